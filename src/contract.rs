@@ -13,6 +13,7 @@ mod kubeflow;
 pub mod layout;
 mod modelarts;
 pub mod mpi;
+mod naming;
 pub mod native;
 mod openpai;
 mod paddle;
@@ -36,7 +37,7 @@ pub use parameters::with_equals;
 
 use crate::ids::JobKey;
 use crate::spec::strategy::AGENT;
-use crate::spec::{Command, Framework, JobSpec, Platform, Profile, Role};
+use crate::spec::{Command, Framework, JobSpec, Platform, Port, Profile, Role};
 
 /// Who and what a task belongs to.
 #[derive(Debug, Clone)]
@@ -162,14 +163,15 @@ impl Sample {
             (job, ..) => job.unwrap_or(file).to_owned(),
         };
         let key = name.parse().or_else(|_| "job".parse::<JobKey>()).expect("a plain word is a name");
-        let place = |number: u8| TaskPlace {
+        let mut next = SAMPLE_PORT;
+        let place = |(role, number): (&Role, u8)| TaskPlace {
             address: Ipv4Addr::new(10, 0, 0, number),
-            ports: Vec::new(),
+            ports: sample_ports(role, &mut next),
             published: Vec::new(),
             cores: Vec::new(),
             near: Vec::new(),
         };
-        let tasks = spec.tasks().zip((1..=254).cycle()).map(|(_, number)| place(number)).collect();
+        let tasks = spec.tasks().zip((1..=254).cycle()).map(|((role, _), number)| (role, number)).map(place).collect();
         Self {
             identity: Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 },
             placement: Placement { tasks, on_machine: false, shared_address: None },
@@ -180,6 +182,22 @@ impl Sample {
     pub fn tasks<'a>(&'a self, spec: &'a JobSpec) -> impl Iterator<Item = Task<'a>> {
         Task::all(spec, &self.identity, &self.placement, &self.inside).into_iter()
     }
+}
+
+/// The first that tasks of a sample are allotted.
+const SAMPLE_PORT: u16 = 20_000;
+
+/// What the file names, and others in a row from `next` on.
+fn sample_ports(role: &Role, next: &mut u16) -> Vec<(String, Vec<u16>)> {
+    let mut of = |port: &Port| {
+        let first = port.begin.unwrap_or(*next);
+        let end = first.saturating_add(port.count);
+        if port.begin.is_none() {
+            *next = end;
+        }
+        (port.label.clone(), (first..end).collect())
+    };
+    role.ports.iter().map(&mut of).collect()
 }
 
 /// What is given to the container.

@@ -156,6 +156,21 @@ pub fn role_variables<'a>(names: impl Iterator<Item = &'a RoleName>) -> Vec<Stri
     all.iter().enumerate().map(one).collect()
 }
 
+/// What variables that tell of a role end in, by the role as part of them: how many tasks it has, and where they are.
+pub fn role_counts(variable: &str) -> [String; 2] {
+    [format!("{variable}_COUNT"), format!("{variable}_HOSTS")]
+}
+
+/// The one that tells the ports of a label of the role.
+pub fn role_ports(variable: &str, label: &str) -> String {
+    format!("{variable}_PORTS_{}", label_variable(label))
+}
+
+/// A port's label as part of an environment variable.
+pub fn label_variable(label: &str) -> String {
+    label.to_ascii_uppercase().replace(['-', '.', '~'], "_")
+}
+
 /// A job of a workspace; printed as `JOB` in the default workspace, else `WORKSPACE/JOB`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]

@@ -6,6 +6,7 @@
 
 mod command;
 mod draft;
+mod extras;
 mod fields;
 mod framework;
 mod indent;

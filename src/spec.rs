@@ -20,6 +20,7 @@ pub(crate) mod near;
 pub mod platform;
 mod reader;
 pub mod resource_specs;
+pub mod stores;
 pub mod strategy;
 pub mod sweep;
 pub mod template;

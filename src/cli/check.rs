@@ -116,13 +116,13 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>
 }
 
 fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
-    let one = |stack: &Stack, name: &JobName| {
+    let one = |stack: &Stack, job: &JobName| {
         let expanded = stack.expand();
         let mut told = expanded.diagnostics;
         if let Some(good) = &expanded.spec {
-            told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, name, good));
+            told.extend(advice::diagnostics(stack, name, good));
         }
-        (told, expanded.spec.map(|spec| (name.to_string(), spec)))
+        (told, expanded.spec.map(|spec| (job.to_string(), spec)))
     };
     let combinations = match stack.combinations(name) {
         Err(found) => return (found, Vec::new()),

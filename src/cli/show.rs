@@ -414,24 +414,55 @@ mod tests {
         assert!(plain.contains("contract = \"native\"") && plain.contains("# user: the image's"), "{plain}");
     }
 
-    /// What a shell makes of a line: what its program was given.
-    fn read_by_a_shell(line: &str) -> Vec<Vec<u8>> {
-        #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
-        let output = std::process::Command::new("/bin/sh").args(["-c", line]).output().unwrap();
-        assert!(output.status.success(), "{line}: {output:?}");
+    /// What the program that a line of words runs was given; in the place of what starts ranks is what runs one.
+    fn given(words: &[String]) -> Vec<Vec<u8>> {
+        use std::os::unix::fs::PermissionsExt;
+        let starters = tempfile::tempdir().unwrap();
+        let starts = |(name, _): &(&str, u32)| words.iter().any(|word| word.contains(name));
+        for (name, own) in [("mpirun", 2), ("python3", 3)].into_iter().filter(starts) {
+            let path = starters.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\nshift {own}\nexec \"$@\"\n")).unwrap();
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let path = format!("PATH={}:/usr/bin:/bin", starters.path().display());
+        #[expect(clippy::disallowed_methods, reason = "the program itself and the shell are the judges here")]
+        let output = std::process::Command::new("env").arg(path).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
         let words = output.stdout.strip_suffix(b"\0").unwrap_or(&output.stdout);
         words.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect()
     }
 
     /// The command line of the first task, out of all that is shown of a job.
     fn line_in(effective: &str) -> String {
-        let told = effective.split_once("\n# main-0 runs: ").unwrap().1;
+        let told = effective.split_once("-0 runs: ").unwrap().1;
         let lines = told.split('\n').enumerate().map_while(|(number, line)| match number {
             0 => Some(line),
             _ => line.strip_prefix("# "),
         });
         lines.collect::<Vec<_>>().join("\n")
     }
+
+    /// Those that put arguments behind a command, something before it, or fill it in, each in its own way.
+    const CONTRACTS: &[&str] = &[
+        "contract = 'native'",
+        "contract = 'openpai'",
+        "contract = 'volcano'",
+        "contract = 'uai'",
+        "contract = 'google'",
+        "contract = 'modelarts'",
+        "contract = 'paddle'",
+        "contract = 'sagemaker'",
+        "contract = 'sagemaker'\nframework = 'mpi'\nroles.worker.count = 1",
+        "contract = 'tione/1'",
+        "contract = 'tione/1'\nframework = 'horovod'\nroles.worker.count = 1",
+        "contract = 'pai'",
+        "contract = 'pai/tf'",
+        "contract = 'azureml'",
+        "contract = 'azureml'\nframework = 'horovod'\nroles.worker.count = 1",
+        "contract = 'azureml'\nframework = 'pytorch'\nresources.gpu = 2",
+        "contract = 'kubeflow/psflags'",
+        "contract = 'mpi'\nframework = 'mpi'\nroles.worker.count = 1",
+    ];
 
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(128))]
@@ -440,34 +471,37 @@ mod tests {
         fn sh_makes_of_the_line_that_is_shown_what_runs(
             words in proptest::collection::vec("[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}", 0..4),
             params in proptest::collection::vec(("[a-zA-Z][a-zA-Z0-9_. '$-]{0,8}", "[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}"), 0..4),
-            contract in proptest::sample::select(vec!["native", "openpai", "volcano", "uai", "google", "modelarts", "paddle"]),
+            contract in proptest::sample::select(CONTRACTS),
             is_shell in proptest::bool::ANY,
+            end in proptest::sample::select(vec!["", "\n", " \\\n", " \\", "  \n\n", " \\\n \\\n"]),
         ) {
             // What is printed tells where each argument ends.
             let program = ["/usr/bin/env", "printf", "%s\\0"].map(str::to_owned);
-            let mut table = toml::Table::new();
-            table.insert("contract".to_owned(), contract.into());
+            let mut table: toml::Table = contract.parse().unwrap();
             let own: Vec<String> = program.into_iter().chain(words.clone()).collect();
-            let command = if is_shell { command::display(&own).into() } else { toml::Value::from(own) };
+            let command = if is_shell { (command::display(&own) + end).into() } else { toml::Value::from(own) };
             table.insert("command".to_owned(), command);
             let params: toml::Table = params.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
-            table.insert("params".to_owned(), params.into());
+            table.insert("params".to_owned(), params.clone().into());
             let text = table.to_string();
             let (spec, found) = parse("j.toml", &text);
             let spec = spec.unwrap_or_else(|| panic!("{text}\n{found:?}"));
             let task = Sample::of("j.toml", &spec);
-            let runs = command::line(&task.tasks(&spec).next().unwrap());
             // What runs without a shell around it is the judge of what the shown line gives.
-            #[expect(clippy::disallowed_methods, reason = "the program itself is asked")]
-            let output = std::process::Command::new(&runs[0]).args(&runs[1..]).output().unwrap();
-            let given = output.stdout.strip_suffix(b"\0").unwrap_or(&output.stdout);
-            let given: Vec<Vec<u8>> = given.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect();
-            let shown = read_by_a_shell(&line_in(&effective("j.toml", &spec)));
-            proptest::prop_assert_eq!(&shown, &given, "{}", text);
+            let given_itself = given(&command::line(&task.tasks(&spec).next().unwrap()));
+            let line = line_in(&effective("j.toml", &spec));
+            let shown = given(&["/bin/sh".to_owned(), "-c".to_owned(), line]);
+            proptest::prop_assert_eq!(&shown, &given_itself, "{}", text);
             // And it begins with the words of the file, as they are.
             let wanted: Vec<Vec<u8>> = words.iter().map(|word| word.as_bytes().to_vec()).collect();
             let begin = shown.iter().take(wanted.len()).cloned().collect::<Vec<_>>();
-            proptest::prop_assert_eq!(begin, wanted, "{}", text);
+            proptest::prop_assert_eq!(&begin, &wanted, "{}", text);
+            // Behind them is each parameter, unless the command is to name them itself.
+            let shown: Vec<_> = shown[wanted.len()..].iter().map(|word| String::from_utf8_lossy(word)).collect();
+            for name in params.keys().filter(|name| contract != "contract = 'pai'" && !name.starts_with("ti_")) {
+                let is_it = |word: &str| word == format!("-{name}") || word == format!("--{name}") || word.starts_with(&format!("--{name}="));
+                proptest::prop_assert!(shown.iter().any(|word| is_it(word)), "{name} in {shown:?} of {text}");
+            }
         }
     }
 

@@ -2,37 +2,47 @@
 //! what no directory or variable can stand for.
 
 mod lost;
+mod tail;
 
-use super::{Sample, azureml, gpus, modelarts, topology};
+use std::collections::BTreeMap;
+
+use super::{Sample, azureml, gpus, modelarts, naming, topology};
 use crate::ids::{Cpu, JobName};
-use crate::spec::{Command, Dataset, Diagnostic, JobSpec, ListItem, Network, Param, Platform, Profile, Role, Severity};
+use crate::spec::stores::{FOREIGN, ForeignStore};
+use crate::spec::{Command, Dataset, Diagnostic, JobSpec, Network, Param, Platform, Profile, Role, Severity, Stack};
 
 /// A sentence about a job, and the key that it is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Advice {
-    pub key: &'static str,
+    /// From the top of the file. What is said of a role may be the job's own, which the role has from there.
+    pub path: Vec<String>,
     pub text: String,
 }
 
-/// All of it as diagnostics of the job file `file` with the content `text`.
-pub fn diagnostics(file: &str, text: &str, name: &JobName, spec: &JobSpec) -> Vec<Diagnostic> {
-    let told = |severity: Severity| {
-        move |advice: Advice| {
-            // The line that begins with the key, where there is one.
-            let is_key =
-                |line: &str| line.strip_prefix(advice.key).is_some_and(|rest| rest.trim_start().starts_with('='));
-            let line = text.lines().position(is_key).map_or(0, |at| at + 1);
-            let (file, key) = (file.to_owned(), Some(advice.key.to_owned()));
-            Diagnostic { severity, file, line, column: line.min(1), key, message: advice.text }
-        }
-    };
+impl Advice {
+    pub(super) fn of_job(key: &str, text: String) -> Self {
+        Self { path: vec![key.to_owned()], text }
+    }
+
+    /// `keys` are those of the role, from the outermost.
+    pub(super) fn of_role(role: &Role, keys: &[&str], text: String) -> Self {
+        let roles = if role.is_service { "services" } else { "roles" };
+        let path = [roles, role.name.as_str()].into_iter().chain(keys.iter().copied());
+        Self { path: path.map(str::to_owned).collect(), text }
+    }
+}
+
+/// All of it, each where the files that make up the job have the key. `name` is that of the job file.
+pub fn diagnostics(stack: &Stack, name: &JobName, spec: &JobSpec) -> Vec<Diagnostic> {
+    let told = |severity| move |advice: Advice| stack.finding(severity, &advice.path, advice.text);
     let errors = refusals(name, spec).into_iter().map(told(Severity::Error));
     errors.chain(warnings(spec).into_iter().map(told(Severity::Warning))).collect()
 }
 
-/// What keeps a job of this name from running under its contract.
+/// What keeps the job of a file of this name from running under its contract.
 pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
-    let mut out: Vec<Advice> = name_problem(name.as_str(), spec).into_iter().collect();
+    let name = naming::problem(name.as_str(), spec).map(|text| Advice::of_job("contract", text));
+    let mut out: Vec<Advice> = name.into_iter().collect();
     out.extend(gpus::refusals(spec));
     match spec.contract.platform {
         Platform::AzureMl => out.extend(inputs_that_nobody_gives(spec)),
@@ -45,7 +55,7 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
 
 /// What its owner should know.
 pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
-    let mut out: Vec<Advice> = stores(spec).map(store_warning).collect();
+    let mut out = stores(spec);
     out.extend(gpus::warnings(spec));
     out.extend(uneven_servers(spec));
     out.extend(beyond_the_platform(spec));
@@ -57,133 +67,89 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out
 }
 
-/// Rules of platforms for the names of jobs: how long, and which characters.
-fn name_problem(name: &str, spec: &JobSpec) -> Option<Advice> {
-    type Rule = (usize, fn(char) -> bool, &'static str);
-    let plain: fn(char) -> bool = |c| c.is_ascii_alphanumeric() || c == '-';
-    let (most, may, told): Rule = match (spec.contract.platform, spec.contract.profile) {
-        (Platform::Volcano, Profile::Octopus) => {
-            (30, |c| c.is_alphanumeric() || "-_".contains(c), "letters of any script, digits, '-' and '_'")
-        }
-        (Platform::Kubeflow, Profile::Swarm) => (64, plain, "letters a–z, digits and '-'"),
-        (Platform::SageMaker, _) => (63, plain, "letters a–z, digits and '-'"),
-        (Platform::ModelArts, _) => {
-            (64, |c| c.is_ascii_alphanumeric() || "-_".contains(c), "letters a–z, digits, '-' and '_'")
-        }
-        (Platform::OpenPai, _) => {
-            (255, |c| c.is_ascii_alphanumeric() || "-._~".contains(c), "letters a–z, digits, '-', '.', '_' and '~'")
-        }
-        (Platform::Paddle, Profile::Old) => (64, |c| c != '_', "no '_'"),
-        _ => return None,
-    };
-    let count = name.chars().count();
-    let text = if count > most {
-        format!("under contract {} a job's name has {most} characters at most, {name:?} has {count}", spec.contract)
-    } else if spec.contract.platform == Platform::SageMaker && (name.starts_with('-') || name.ends_with('-')) {
-        format!(
-            "under contract {} a job's name begins and ends with a letter or a digit, unlike {name:?}",
-            spec.contract
-        )
-    } else if !name.chars().all(may) {
-        format!("under contract {} a job's name may hold {told}: rename the file of {name:?}", spec.contract)
-    } else {
-        return None;
-    };
-    Some(Advice { key: "contract", text })
-}
-
 /// OpenPAI takes whole cores.
 fn too_small(role: &Role) -> Option<Advice> {
     let cpu = role.resources.cpu;
     let text =
         format!("under contract openpai a task has 1 core (cpuNumber) at least, role {} has cpu = {cpu}", role.name);
-    (cpu < Cpu(1000)).then_some(Advice { key: "resources", text })
+    (cpu < Cpu(1000)).then(|| Advice::of_role(role, &["resources", "cpu"], text))
 }
 
 /// Scripts would be given one argument twice, and take the last.
 fn input_called_as_the_output(spec: &JobSpec) -> Option<Advice> {
     let name = modelarts::OUTPUT_NAME;
     let called = |dataset: &&Dataset| dataset.channel.as_ref().is_some_and(|channel| channel.as_str() == name);
-    spec.datasets.iter().find(called).map(|dataset| Advice {
-        key: "datasets",
-        text: format!(
+    spec.datasets.iter().find(called).map(|dataset| {
+        let text = format!(
             "`datasets` has {:?}, but under contract modelarts --{name} tells scripts where their output goes: call the \
              channel otherwise",
             dataset.to_string()
-        ),
+        );
+        Advice::of_job("datasets", text)
     })
 }
 
 fn inputs_that_nobody_gives(spec: &JobSpec) -> Vec<Advice> {
     let sample = Sample::of("job.toml", spec);
-    let mut missing: Vec<String> = Vec::new();
+    let mut missing: BTreeMap<String, &Role> = BTreeMap::new();
     for task in sample.tasks(spec) {
         let text = match &task.role.command {
             Command::Shell(text) => text.clone(),
             Command::Exec(words) => words.join(" "),
             Command::Default => continue,
         };
-        missing.extend(azureml::unknown_inputs(&task, &text));
+        azureml::unknown_inputs(&task, &text).into_iter().for_each(|name| {
+            missing.entry(name).or_insert(task.role);
+        });
     }
-    missing.sort();
-    missing.dedup();
-    let advice = |name: String| Advice {
-        key: "command",
-        text: format!("`command` asks for ${{{{inputs.{name}}}}}, but there is no dataset or parameter of that name"),
+    let advice = |(name, role): (String, &Role)| {
+        let text =
+            format!("`command` asks for ${{{{inputs.{name}}}}}, but there is no dataset or parameter of that name");
+        Advice::of_role(role, &["command"], text)
     };
     missing.into_iter().map(advice).collect()
 }
 
-/// Addresses that only a client of the store can read.
-const STORES: &[(&str, &str)] = &[
-    ("gs://", "Google Cloud Storage"),
-    ("obs://", "Huawei OBS"),
-    ("oss://", "Alibaba OSS"),
-    ("s3://", "Amazon S3"),
-    ("fds://", "Xiaomi FDS"),
-    ("hdfs://", "HDFS"),
-    ("abfs://", "Azure storage"),
-    ("azureml://", "Azure Machine Learning"),
-];
-
-fn stores(spec: &JobSpec) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let mut words: Vec<&str> = Vec::new();
-    for role in &spec.roles {
-        match &role.command {
-            Command::Shell(text) => words.push(text),
-            Command::Exec(parts) => words.extend(parts.iter().map(String::as_str)),
-            Command::Default => {}
-        }
-        words.extend(role.env.iter().map(|(_, value)| value.as_str()));
-        for (_, param) in &role.params {
-            match param {
-                Param::Value(value) => words.push(value),
-                Param::List(values) => words.extend(values.iter().map(ListItem::as_str)),
-                Param::Flag => {}
-            }
-        }
-    }
-    let found: Vec<_> =
-        STORES.iter().filter(|(scheme, _)| words.iter().any(|word| word.contains(scheme))).copied().collect();
-    found.into_iter()
+/// Addresses that only a client of the store can read, each store once.
+fn stores(spec: &JobSpec) -> Vec<Advice> {
+    let named = |store: &ForeignStore| {
+        spec.roles.iter().find_map(|role| {
+            let keys = keys_that_name(role, store)?;
+            Some(Advice::of_role(role, &keys, store_warning(store)))
+        })
+    };
+    FOREIGN.iter().filter_map(named).collect()
 }
 
-fn store_warning((scheme, store): (&str, &str)) -> Advice {
-    let kind = match scheme {
-        "s3://" | "obs://" => Some("s3"),
-        "oss://" => Some("oss"),
-        "hdfs://" => Some("webhdfs"),
-        _ => None,
+/// The keys of a role below which an address in the store stands.
+fn keys_that_name<'r>(role: &'r Role, store: &ForeignStore) -> Option<Vec<&'r str>> {
+    let of_command = match &role.command {
+        Command::Shell(text) => store.is_in(text),
+        Command::Exec(words) => words.iter().any(|word| store.is_in(word)),
+        Command::Default => false,
     };
-    let copied = kind.map(|kind| {
-        format!(", or have it copied in: mounts = [{{ source = \"{kind}:POOL/PREFIX\", target = \"/input\" }}]")
-    });
-    let text = format!(
-        "it names {scheme}…: Trainyard mounts nothing of {store}, so only a client with its own credentials and a way out can \
+    let in_param = |param: &Param| match param {
+        Param::Value(value) => store.is_in(value),
+        Param::List(values) => values.iter().any(|value| store.is_in(value.as_str())),
+        Param::Flag => false,
+    };
+    let of_env = || role.env.iter().find(|(_, value)| store.is_in(value)).map(|(name, _)| vec!["env", name.as_str()]);
+    let of_params =
+        || role.params.iter().find(|(_, param)| in_param(param)).map(|(name, _)| vec!["params", name.as_str()]);
+    of_command.then(|| vec!["command"]).or_else(of_env).or_else(of_params)
+}
+
+fn store_warning(store: &ForeignStore) -> String {
+    let copied = store
+        .place()
+        .map(|place| format!(", or have it copied in: mounts = [{{ source = \"{place}\", target = \"/input\" }}]"));
+    format!(
+        "it names {}…: Trainyard mounts nothing of {}, so only a client with its own credentials and a way out can \
          read that; put the data into datasets/ and name it in `datasets`{}",
+        store.scheme,
+        store.name,
         copied.unwrap_or_default()
-    );
-    Advice { key: "command", text }
+    )
 }
 
 /// Elsewhere each task has an address of its own.
@@ -198,7 +164,7 @@ fn ports_on_one_network(spec: &JobSpec) -> Option<Advice> {
          `network` out, or write network = \"task\"",
         spec.contract
     );
-    Some(Advice { key: "network", text })
+    Some(Advice::of_job("network", text))
 }
 
 /// UAI-Train takes as many servers as workers.
@@ -209,58 +175,57 @@ fn uneven_servers(spec: &JobSpec) -> Option<Advice> {
     let sample = Sample::of("job.toml", spec);
     let first = sample.tasks(spec).next()?;
     let (servers, workers) = (topology::called(&first, topology::SERVERS).len(), topology::nodes(&first).len());
-    (servers > 0 && servers != workers).then(|| Advice {
-        key: "roles",
-        text: format!("UAI-Train runs one parameter server for each node; the file has {servers} for {workers}"),
-    })
+    let text = format!("UAI-Train runs one parameter server for each node; the file has {servers} for {workers}");
+    let server = topology::called(&first, topology::SERVERS).first()?.role;
+    (servers != workers).then(|| Advice::of_role(server, &["count"], text))
 }
 
 /// What runs here, and would be refused by the platform itself: told to who will take the job back there.
 fn beyond_the_platform(spec: &JobSpec) -> Vec<Advice> {
-    let mut out = Vec::new();
-    let mut say = |key, text: String| {
-        out.push(Advice {
-            key,
-            text: format!("{text}; it runs here, contract {} itself would refuse it", spec.contract),
-        });
+    let told = |text: String| format!("{text}; it runs here, contract {} itself would refuse it", spec.contract);
+    let many =
+        |what: &str, count: usize, most: usize| told(format!("there are {count} {what}, {most} at most are allowed"));
+    // Of the roles the one that has most.
+    let at_most = |key: &str, what: &str, of: fn(&Role) -> usize, most: usize| {
+        let role = spec.members().max_by_key(|role| of(role)).filter(|role| of(role) > most)?;
+        Some(Advice::of_role(role, &[key], many(what, of(role), most)))
     };
-    let mut at_most = |key, what: &str, count: usize, most: usize| {
-        if count > most {
-            say(key, format!("there are {count} {what}, {most} at most are allowed"));
-        }
-    };
-    let most = |of: fn(&Role) -> usize| spec.members().map(of).max().unwrap_or(0);
-    let (params, env) = (most(|role| role.params.len()), most(|role| role.env.len()));
-    match spec.contract.platform {
+    let variables = || at_most("env", "variables", |role| role.env.len(), 100);
+    let mut out: Vec<Advice> = match spec.contract.platform {
         Platform::SageMaker => {
-            at_most("params", "hyperparameters", params, 100);
-            at_most("env", "variables", env, 100);
-            at_most("datasets", "channels", spec.datasets.len(), 20);
-            let longest =
-                |role: &Role| role.params.iter().map(|(_, param)| super::parameters::text(param).chars().count()).max();
-            at_most(
-                "params",
-                "characters in a hyperparameter",
-                spec.members().filter_map(longest).max().unwrap_or(0),
-                2500,
-            );
+            let longest = |role: &Role| {
+                role.params.iter().map(|(_, param)| super::parameters::text(param).chars().count()).max().unwrap_or(0)
+            };
+            let channels = spec.datasets.len();
+            let channels = (channels > 20).then(|| Advice::of_job("datasets", many("channels", channels, 20)));
+            let of_params = [
+                at_most("params", "hyperparameters", |role| role.params.len(), 100),
+                at_most("params", "characters in a hyperparameter", longest, 2500),
+            ];
+            of_params.into_iter().chain([variables(), channels]).flatten().collect()
         }
-        Platform::ModelArts => at_most("env", "variables", env, 100),
-        Platform::Google => at_most("env", "variables", env, 100),
-        _ => {}
-    }
-    let is_own = |(name, _): &&(String, String)| name.starts_with("MA_");
+        Platform::ModelArts | Platform::Google => variables().into_iter().collect(),
+        _ => Vec::new(),
+    };
+    let own = |role| Some((role, of_the_platform(role)?));
     if spec.contract.platform == Platform::ModelArts
-        && let Some((name, _)) = spec.members().flat_map(|role| &role.env).find(is_own)
+        && let Some((role, name)) = spec.members().find_map(own)
     {
-        say("env", format!("{name} begins as only the platform's own variables do"));
+        let text = told(format!("{name} begins as only the platform's own variables do"));
+        out.push(Advice::of_role(role, &["env", name], text));
     }
     out
+}
+
+/// A variable that is called as ModelArts' own are.
+fn of_the_platform(role: &Role) -> Option<&str> {
+    role.env.iter().map(|(name, _)| name.as_str()).find(|name| name.starts_with("MA_"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::Layer;
 
     #[test]
     fn what_a_platform_itself_would_refuse_is_told() {
@@ -279,7 +244,7 @@ mod tests {
         );
         let twice = "contract = \"modelarts\"\ncommand = \"x\"\ndatasets = [\"train_url=d\"]";
         let spec = crate::spec::parse("j.toml", twice).0.unwrap();
-        let refused = diagnostics("j.toml", twice, &"j".parse().unwrap(), &spec);
+        let refused = diagnostics(&Stack::of(Layer::new("j.toml", twice)), &"j".parse().unwrap(), &spec);
         assert!(
             refused[0].is_error() && refused[0].to_string().starts_with("j.toml:3:1: `datasets` has \"train_url=d\""),
             "{refused:?}"
@@ -300,6 +265,38 @@ mod tests {
     fn spec(text: &str) -> JobSpec {
         let (spec, found) = crate::spec::parse("a.toml", text);
         spec.unwrap_or_else(|| panic!("{found:?}"))
+    }
+
+    #[test]
+    fn what_is_said_stands_where_its_key_does_in_whatever_file() {
+        let name: JobName = "j".parse().unwrap();
+        let told = |stack: &Stack| {
+            let expanded = stack.expand();
+            let spec = expanded.spec.unwrap_or_else(|| panic!("{:?}", expanded.diagnostics));
+            let found = diagnostics(stack, &name, &spec).into_iter();
+            found
+                .map(|found| (format!("{}:{}:{}", found.file, found.line, found.column), found.key.unwrap()))
+                .collect::<Vec<_>>()
+        };
+        let at = |place: &str, key: &str| (place.to_owned(), key.to_owned());
+        let job = "contract = \"openpai\"\n  command = \"cat gs://x\"\n[roles.w]\n[roles.v]\nresources = { gpu = 0, cpu = 0.5 }\n";
+        let stack = Stack::of(Layer::new("j.toml", job));
+        let of_command = at("j.toml:2:3", "command");
+        assert_eq!(told(&stack), [at("j.toml:5:24", "roles.v.resources.cpu"), of_command.clone()]);
+        // The job's own resources are those of the roles that say nothing.
+        let mut stack = stack;
+        stack.overrides = vec![Layer::new("j.toml.d/1.toml", "\n[resources]\ncpu = 0.2\n")];
+        let of_override = at("j.toml.d/1.toml:3:1", "resources.cpu");
+        assert_eq!(told(&stack), [of_override, at("j.toml:5:24", "roles.v.resources.cpu"), of_command]);
+        let template = "# of all\nenv.A = \"${x}/b\"\ncommand = \"t\"\n[template.params.x]\ntype = \"string\"\n";
+        let job = "template = \"t\"\nwith.x = \"obs://a\"\n[sweep]\nroles.w.count = [1]\n";
+        let mut stack = Stack::of(Layer::new("j.toml", job));
+        stack.template = Some(Layer::new("t.template.toml", template));
+        let combinations = stack.combinations(&name).unwrap().unwrap();
+        assert_eq!(told(&stack.with(&combinations[0])), [at("t.template.toml:2:5", "env.A")]);
+        // A service has its keys elsewhere, and a role that the strategy makes has none.
+        let job = "framework = \"mpi\"\ncommand = \"x\"\nparams.a = 1\n[roles.worker]\n[services.s]\ncommand = \"cat s3://x\"\nport = 1\n";
+        assert_eq!(told(&Stack::of(Layer::new("j.toml", job))), [at("j.toml:6:1", "services.s.command")]);
     }
 
     fn refused(contract: &str, name: &str) -> bool {
@@ -326,7 +323,7 @@ mod tests {
         let told = warnings(&spec("command = \"python3 t.py --data gs://bucket/x\"\nenv = { OUT = \"oss://b\" }"));
         let texts: Vec<_> = told.iter().map(|advice| advice.text.as_str()).collect();
         assert!(texts.len() == 2 && texts[0].contains("gs://") && texts[1].contains("Alibaba OSS"), "{texts:?}");
-        assert!(warnings(&spec("command = \"cat /dataset/x\"")).is_empty());
+        assert!(warnings(&spec("command = \"cat /dataset/x logs://y us3\"")).is_empty());
     }
 
     #[test]

@@ -26,12 +26,27 @@ fn own_line(task: &Task<'_>) -> Vec<String> {
             filled.chain(arguments(task, &whole)).collect()
         }
         Command::Shell(text) => {
-            let mut out = filled(task, text.trim_end());
+            let mut out = filled(task, unfinished(text));
             for argument in arguments(task, text) {
                 out.push(' ');
                 out.push_str(&quote(&argument));
             }
             vec!["/bin/sh".to_owned(), "-c".to_owned(), out]
+        }
+    }
+}
+
+/// The text without the end of its last line, of which a backslash that would go on to the next is a part.
+fn unfinished(mut text: &str) -> &str {
+    loop {
+        let trimmed = text.trim_end();
+        let backslashes = trimmed.len() - trimmed.trim_end_matches('\\').len();
+        let behind = &text[trimmed.len()..];
+        match trimmed.strip_suffix('\\').filter(|_| backslashes % 2 == 1) {
+            Some(rest) if behind.is_empty() || behind.starts_with(['\n', '\r']) => text = rest,
+            // It is a space's.
+            Some(_) => return &text[..trimmed.len() + behind.chars().next().map_or(0, char::len_utf8)],
+            None => return trimmed,
         }
     }
 }

@@ -55,7 +55,7 @@ pub(super) fn refusals(spec: &JobSpec) -> Vec<Advice> {
     let of_images = spec.roles.iter().filter(|role| role.resources.gpu > 0 && role.image != Image::Host);
     let wrong = of_images.filter_map(|role| {
         let text = format!("role {}: {}", role.name, capabilities(&role.env).err()?);
-        Some(Advice { key: "env", text })
+        Some(Advice::of_role(role, &["env", CAPABILITIES], text))
     });
     wrong.collect()
 }
@@ -70,7 +70,7 @@ pub(super) fn warnings(spec: &JobSpec) -> Vec<Advice> {
             Visible::DriverAlone => "its tasks see the driver and none of the cards that they hold",
             Visible::Nothing => "its tasks see neither the cards that they hold nor the driver",
         };
-        Advice { key: "env", text: format!("role {} sets {VISIBLE}: {what}", role.name) }
+        Advice::of_role(role, &["env", VISIBLE], format!("role {} sets {VISIBLE}: {what}", role.name))
     };
     says.map(told).chain(with_cards.iter().filter_map(|role| numbered(role, tasks))).collect()
 }
@@ -93,7 +93,7 @@ fn numbered(role: &Role, tasks: u32) -> Option<Advice> {
     };
     let text =
         format!("role {} sets {OF_CUDA} to {text:?}: {what}; leave it out, and it sees all of its own", role.name);
-    Some(Advice { key: "env", text })
+    Some(Advice::of_role(role, &["env", OF_CUDA], text))
 }
 
 /// The cards of a task among those of its attempt.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::topology::{self, Environment, Pairs, TfConfig, pair};
-use super::{Task, host, join, paddle, parameters};
+use super::{Task, host, join, naming, paddle, parameters};
 use crate::spec::{Command, Framework, Profile, Role};
 
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
@@ -109,7 +109,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         Some(Framework::Jax) => jax(task),
         Some(Framework::Paddle) => {
             let mut out = paddle_nodes(task);
-            out.push(pair("PADDLE_JOB_ID", &task.identity.key.job));
+            out.push(pair("PADDLE_JOB_ID", naming::job_name(task)));
             out
         }
         Some(Framework::Mpi | Framework::Horovod) => super::mpi::variables(task),
@@ -158,7 +158,7 @@ fn of_profile(task: &Task<'_>) -> Pairs {
         Profile::Aihc => {
             let mut out = topology::torch(task, 23456);
             out.extend([
-                pair("AIHC_JOB_NAME", &task.identity.key.job),
+                pair("AIHC_JOB_NAME", naming::job_name(task)),
                 pair("NPROC_PER_NODE", task.role.resources.gpu.max(1)),
             ]);
             out.extend(board_log_dir(task).map(|place| pair("AIHC_TENSORBOARD_LOG_PATH", place)));

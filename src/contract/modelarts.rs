@@ -1,7 +1,7 @@
 //! Huawei ModelArts: `MA_*` and `VC_*`, `--data_url` and `--train_url`; the first version with `DLS_*` and `BATCH_*`.
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, join, parameters};
+use super::{SeenFile, Task, host, join, naming, parameters};
 use crate::spec::{Code, Dataset, Framework, Profile, Strategy};
 
 const OUTPUT: &str = "/home/ma-user/modelarts/outputs/train_url_0";
@@ -148,7 +148,7 @@ fn first(task: &Task<'_>) -> Pairs {
         pair("DLS_TRAIN_URL", "/output"),
     ];
     match nodes.as_slice() {
-        [one] => out.push(pair(format!("BATCH_{}.0_HOSTS", task.identity.key.job), topology::endpoint(one, 6666))),
+        [one] => out.push(pair(format!("BATCH_{}.0_HOSTS", naming::job_name(task)), topology::endpoint(one, 6666))),
         several => {
             let each = several.iter().enumerate();
             out.extend(

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use super::{Task, host, join, layout};
-use crate::ids::role_variables;
+use crate::ids::{label_variable, role_counts, role_ports, role_variables};
 use crate::spec::Network;
 
+/// What our variables begin with.
+const PREFIX: &str = "TRAINYARD_";
 /// Longest host name that Linux takes, in bytes.
 const HOST_NAME_MAX: usize = 63;
 
@@ -41,10 +43,18 @@ pub(super) fn interface(task: &Task<'_>) -> Option<&'static str> {
     }
 }
 
+/// Where a role's name makes one that is the task's own, such as `TASK_COUNT` of a role `task`, the task's own stays.
 pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
+    let own = own(task);
+    let mut out = of_roles(task);
+    out.retain(|(name, _)| own.iter().all(|(known, _)| known != name));
+    own.into_iter().chain(out).map(|(name, value)| (format!("{PREFIX}{name}"), value)).collect()
+}
+
+fn own(task: &Task<'_>) -> Vec<(String, String)> {
     let identity = task.identity;
     let mut out = Vec::new();
-    let mut set = |name: &str, value: String| out.push((format!("TRAINYARD_{name}"), value));
+    let mut set = |name: &str, value: String| out.push((name.to_owned(), value));
     set("WORKSPACE", identity.key.workspace.to_string());
     set("JOB", identity.key.job.to_string());
     set("RUN", identity.run.to_string());
@@ -56,27 +66,29 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
     if let Some(place) = task.place() {
         set("ADDRESS", place.address.to_string());
         for (label, ports) in &place.ports {
-            set(&format!("PORT_{}", variable(label)), join(ports, ","));
+            set(&format!("PORT_{}", label_variable(label)), join(ports, ","));
         }
         for (label, ports) in &place.published {
-            set(&format!("PUBLISHED_PORT_{}", variable(label)), join(ports, ","));
-        }
-    }
-    for (role, name) in task.spec.roles.iter().zip(role_variables(task.spec.roles.iter().map(|role| &role.name))) {
-        let places = task.places_of(role);
-        set(&format!("{name}_COUNT"), role.count.to_string());
-        set(&format!("{name}_HOSTS"), join(places.iter().map(|place| place.address), ","));
-        for port in &role.ports {
-            let of_label = places.iter().flat_map(|place| &place.ports).filter(|(label, _)| *label == port.label);
-            let firsts = of_label.filter_map(|(_, numbers)| numbers.first());
-            set(&format!("{name}_PORTS_{}", variable(&port.label)), join(firsts, ","));
+            set(&format!("PUBLISHED_PORT_{}", label_variable(label)), join(ports, ","));
         }
     }
     out
 }
 
-fn variable(label: &str) -> String {
-    label.to_ascii_uppercase().replace(['-', '.', '~'], "_")
+fn of_roles(task: &Task<'_>) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    for (role, name) in task.spec.roles.iter().zip(role_variables(task.spec.roles.iter().map(|role| &role.name))) {
+        let places = task.places_of(role);
+        let [count, hosts] = role_counts(&name);
+        out.push((count, role.count.to_string()));
+        out.push((hosts, join(places.iter().map(|place| place.address), ",")));
+        for port in &role.ports {
+            let of_label = places.iter().flat_map(|place| &place.ports).filter(|(label, _)| *label == port.label);
+            let firsts = of_label.filter_map(|(_, numbers)| numbers.first());
+            out.push((role_ports(&name, &port.label), join(firsts, ",")));
+        }
+    }
+    out
 }
 
 /// Relative paths of a program land in its code, where the image wants them, or where its files are kept.

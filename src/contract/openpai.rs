@@ -1,6 +1,6 @@
 //! `PAI_*`: the variables of OpenPAI (job tutorial of v0.x, with the names that v1.x kept).
 
-use super::{Task, TaskPlace, join};
+use super::{Task, TaskPlace, join, naming};
 use crate::ids::Bytes;
 use crate::spec::{MinSucceeded, Role};
 
@@ -18,7 +18,7 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
 /// The names of the controller below OpenPAI.
 fn controller(task: &Task<'_>) -> Pairs {
     vec![
-        pair("FC_FRAMEWORK_NAME", &task.identity.key.job),
+        pair("FC_FRAMEWORK_NAME", naming::job_name(task)),
         pair("FC_FRAMEWORK_ATTEMPT_ID", task.identity.attempt.saturating_sub(1)),
         pair("FC_TASKROLE_NAME", &task.role.name),
         pair("FC_TASK_INDEX", task.index),
@@ -40,10 +40,10 @@ fn job(task: &Task<'_>) -> Pairs {
     let instances = task.peers().into_iter().map(|peer| format!("{}:{}", peer.role.name, peer.index));
     let mut out = vec![
         pair("TASK_ROLE_INSTANCES", join(instances, ",")),
-        pair("JOB_NAME", &task.identity.key.job),
+        pair("JOB_NAME", naming::job_name(task)),
         pair("JOB_VC_NAME", &task.identity.key.workspace),
         pair("VIRTUAL_CLUSTER", &task.identity.key.workspace),
-        pair("FRAMEWORK_NAME", &task.identity.key.job),
+        pair("FRAMEWORK_NAME", naming::job_name(task)),
         pair("DEFAULT_FS_URI", ""),
         pair("DATA_DIR", "/dataset"),
         pair("OUTPUT_DIR", "/output"),
@@ -64,6 +64,7 @@ fn current(task: &Task<'_>) -> Pairs {
     let mut out = vec![
         pair(format!("{own}_NAME"), &role.name),
         pair("TASK_ROLE_NAME", &role.name),
+        pair("CONTAINER_ID", container_id(task)),
         pair(format!("{own}_CURRENT_TASK_INDEX"), task.index),
         pair("TASK_INDEX", task.index),
         pair("TASK_ROLE_INDEX", task.index),
@@ -83,6 +84,13 @@ fn current(task: &Task<'_>) -> Pairs {
         out.extend(own_ports(place));
     }
     out
+}
+
+/// One that no other task has, of whatever attempt: all that scripts make of it is a name of their own.
+fn container_id(task: &Task<'_>) -> String {
+    let identity = task.identity;
+    let (space, job) = (&identity.key.workspace, naming::job_name(task));
+    format!("container_{space}_{job}_{}_{}_{}", identity.run, identity.attempt, task.ordinal)
 }
 
 fn own_ports(place: &TaskPlace) -> Pairs {

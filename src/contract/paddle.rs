@@ -1,7 +1,7 @@
 //! PaddlePaddle's own operator (PaddlePaddle/PaddleCloud), and its platform of 2018.
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, join, parameters};
+use super::{SeenFile, Task, host, join, naming, parameters};
 use crate::spec::{Profile, Strategy};
 
 const PORT: u16 = 2379;
@@ -50,7 +50,7 @@ fn modern(task: &Task<'_>) -> Pairs {
         pair("POD_IP", host::address(task)),
         pair("PADDLE_PORT", topology::port(task, PORT)),
         pair("TRAINER_PORTS_NUM", PORTS),
-        pair("PADDLE_JOB_ID", &task.identity.key.job),
+        pair("PADDLE_JOB_ID", naming::job_name(task)),
     ];
     if task.spec.strategy == Some(Strategy::Ps) || !servers.is_empty() {
         out.push(pair("PADDLE_PSERVERS_IP_PORT_LIST", topology::endpoints(&servers, PORT)));
@@ -87,7 +87,7 @@ fn old(task: &Task<'_>) -> Pairs {
         pair("PADDLE_INIT_TRAINER_COUNT", task.role.resources.gpu.max(1)),
         pair("PADDLE_INIT_NUM_PASSES", 1),
         pair("PADDLE_INIT_USE_GPU", u8::from(task.role.resources.gpu > 0)),
-        pair("PADDLE_JOB_NAME", &task.identity.key.job),
+        pair("PADDLE_JOB_NAME", naming::job_name(task)),
         pair("TRAINERS", trainers.len()),
         pair("PSERVERS", servers.len()),
         pair("TRAINER_PACKAGE", "/code"),

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, command, host, parameters, servers};
+use super::{SeenFile, Task, command, host, naming, parameters, servers};
 use crate::spec::{Framework, Strategy};
 
 /// Keys that the platform keeps for itself.
@@ -135,8 +135,8 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_RESOURCE_CONFIG", resource_config(task)),
         pair("SM_INPUT_DATA_CONFIG", input_config(task)),
         pair("SM_FRAMEWORK_PARAMS", compact(&reserved(task))),
-        pair("TRAINING_JOB_NAME", &task.identity.key.job),
-        pair("SAGEMAKER_JOB_NAME", &task.identity.key.job),
+        pair("TRAINING_JOB_NAME", naming::job_name(task)),
+        pair("SAGEMAKER_JOB_NAME", naming::job_name(task)),
     ]);
     for channel in &channels {
         out.push(pair(format!("SM_CHANNEL_{}", channel.to_uppercase()), format!("/opt/ml/input/data/{channel}")));
@@ -180,7 +180,7 @@ fn training_env(task: &Task<'_>, channels: &[String], hps: &Map<String, Value>) 
         "is_modelparallel_enabled": null, "is_smddprun_installed": false, "is_smddpmprun_installed": false,
         "channel_input_dirs": paths, "current_host": host::primary(task), "hosts": hosts, "hyperparameters": hps,
         "input_config_dir": "/opt/ml/input/config", "input_data_config": input_config(task), "input_dir": "/opt/ml/input",
-        "job_name": task.identity.key.job.as_str(), "model_dir": "/opt/ml/model", "module_dir": "/opt/ml/code",
+        "job_name": naming::job_name(task), "model_dir": "/opt/ml/model", "module_dir": "/opt/ml/code",
         "network_interface_name": interface(task), "num_cpus": task.role.resources.cpu.0.div_ceil(1000),
         "num_gpus": task.role.resources.gpu, "output_data_dir": "/opt/ml/output/data", "output_dir": "/opt/ml/output",
         "output_intermediate_dir": "/opt/ml/output/intermediate", "resource_config": resource_config(task),

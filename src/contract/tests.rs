@@ -13,7 +13,7 @@ fn seen(text: &str, ordinal: usize) -> View {
     let identity =
         Identity { key: "vision/digits".parse().unwrap(), run: 3, attempt: 1, user: "ada".into(), uid: 1000 };
     let place = |(number, (role, _)): (u8, (&Role, u32))| {
-        let ports = |port: &crate::spec::Port| {
+        let ports = |port: &Port| {
             let first = port.begin.unwrap_or(20000);
             (port.label.clone(), (first..first + port.count).collect())
         };

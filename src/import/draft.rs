@@ -6,7 +6,7 @@ use crate::spec::{Command, Diagnostic, Main, MinSucceeded, Port, parse};
 
 use super::command::{self, Container};
 use super::fields::{Fields, Source};
-use super::node::{Node, Place, Value};
+use super::node::Place;
 use super::{ImportError, Imported, Loss, write};
 
 #[derive(Debug, Clone)]
@@ -31,6 +31,8 @@ pub(super) struct Draft {
     pub(super) env: Vec<(String, String)>,
     pub(super) extras: Vec<(String, toml::Value)>,
     pub(super) roles: Vec<DraftRole>,
+    /// What keys of the job were made of.
+    pub(super) sources: Vec<Source>,
     pub(super) losses: Vec<Loss>,
 }
 
@@ -105,8 +107,14 @@ impl Draft {
             env: Vec::new(),
             extras: Vec::new(),
             roles: Vec::new(),
+            sources: Vec::new(),
             losses: Vec::new(),
         }
+    }
+
+    /// Where what was read of `fields` stands, by the keys that it became.
+    pub(super) fn came_from(&mut self, fields: &Fields, keys: &[(&'static str, &[&str])]) {
+        self.sources.extend(keys.iter().map(|(key, names)| fields.source(key, names)));
     }
 
     pub(super) fn lose(&mut self, field: impl Into<String>, why: impl Into<String>) {
@@ -176,7 +184,8 @@ impl Draft {
     /// What a key of the job file was made of.
     fn source(&self, key: &str) -> Option<&Source> {
         let only = self.roles.len() == 1;
-        self.roles.iter().find_map(|role| {
+        let of_job = || self.sources.iter().find(|source| is_below(key, source.key));
+        let of_role = self.roles.iter().find_map(|role| {
             let own = key.strip_prefix("roles.").and_then(|rest| rest.strip_prefix(role.name.as_str()));
             let own = match own {
                 Some("") => "",
@@ -186,19 +195,27 @@ impl Draft {
             };
             let is_of = |source: &&Source| match source.key {
                 "" => key.starts_with("roles."),
-                known => own.strip_prefix(known).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')),
+                known => is_below(own, known),
             };
             role.sources.iter().filter(is_of).max_by_key(|source| source.key.len())
-        })
+        });
+        of_role.or_else(of_job)
     }
 
     fn check_roles(&self) -> Result<(), ImportError> {
         let refuse = |role: &DraftRole, message: String| {
-            let place = role.sources.first().map_or(Place::default(), |source| source.place);
-            Err(ImportError::field(&format!("role {}", role.name), place, message))
+            Err(match role.sources.first().filter(|source| !source.field.is_empty()) {
+                Some(source) => {
+                    let message = format!("is role {}, which {message}", role.name);
+                    ImportError::field(&source.field, source.place, message)
+                }
+                None => ImportError::field(&format!("role {}", role.name), Place::default(), message),
+            })
         };
         if self.roles.is_empty() {
-            return Err(ImportError::field("roles", Place::default(), "a job has at least one role or task group"));
+            let found = self.sources.iter().find(|source| source.key == "roles");
+            let (field, place) = found.map_or(("roles", Place::default()), |source| (&source.field, source.place));
+            return Err(ImportError::field(field, place, "names no role: a job has one at least"));
         }
         let mut seen: Vec<(String, &str)> = Vec::new();
         for role in &self.roles {
@@ -213,7 +230,7 @@ impl Draft {
             if let Some((_, other)) =
                 seen.iter().find(|(known, other)| *known == variable && role.name.is_ascii() && other.is_ascii())
             {
-                return refuse(role, format!("and role {other} would both be {variable} in the environment"));
+                return refuse(role, format!("would be {variable} in the environment, as role {other}"));
             }
             seen.push((variable, &role.name));
             if role.count < 1 || i64::from(role.count) > COUNT_MAX {
@@ -344,36 +361,14 @@ impl DraftRole {
     }
 }
 
+/// Whether the key `own` is `key`, or a part of it.
+fn is_below(own: &str, key: &str) -> bool {
+    own.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 /// Whether the job waits for a role to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Holds {
     Yes,
     No,
-}
-
-/// A value for `extras`; nulls, which TOML has not, are told by their path.
-pub(super) fn to_toml(node: &Node, path: &str, losses: &mut Vec<Loss>) -> Option<toml::Value> {
-    Some(match &node.value {
-        Value::Null => {
-            let why = "is null, which a job file cannot say".to_owned();
-            losses.push(Loss { field: path.to_owned(), line: node.place.line, why });
-            return None;
-        }
-        Value::Bool(flag) => toml::Value::Boolean(*flag),
-        Value::Number(text) => match (text.parse::<i64>(), text.parse::<f64>()) {
-            (Ok(number), _) => toml::Value::Integer(number),
-            (_, Ok(number)) => toml::Value::Float(number),
-            _ => toml::Value::String(text.clone()),
-        },
-        Value::Text(text) => toml::Value::String(text.clone()),
-        Value::List(items) => {
-            let items = items.iter().enumerate();
-            toml::Value::Array(items.filter_map(|(i, item)| to_toml(item, &format!("{path}[{i}]"), losses)).collect())
-        }
-        Value::Map(entries) => {
-            let field =
-                |(name, node): &(String, Node)| Some((name.clone(), to_toml(node, &format!("{path}.{name}"), losses)?));
-            toml::Value::Table(entries.iter().filter_map(field).collect())
-        }
-    })
 }

@@ -123,7 +123,7 @@ impl Fields {
 
     pub(super) fn whole(&mut self, name: &str) -> Result<Option<i64>, ImportError> {
         let Some(node) = self.take(name) else { return Ok(None) };
-        let number = node.scalar().and_then(|text| text.parse().ok());
+        let number = node.scalar().and_then(|text| whole_number(&text));
         number.map(Some).ok_or_else(|| ImportError::field(&self.at(name), node.place, "must be a whole number"))
     }
 
@@ -193,6 +193,13 @@ impl Fields {
             losses.push(Loss { field: self.at(name), line: node.place.line, why: why.to_owned() });
         }
     }
+}
+
+/// Most programs write a whole number without a point, some with one.
+fn whole_number(text: &str) -> Option<i64> {
+    // Up to there every whole number is one of its own.
+    let exact = |number: &f64| number.fract() == 0.0 && number.abs() < 2f64.powi(53);
+    text.parse().ok().or_else(|| text.parse().ok().filter(exact).map(|number| number as i64))
 }
 
 fn says_nothing(value: &Value) -> bool {

@@ -48,6 +48,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         fields.leave(&[], &mut draft.losses);
         draft.roles.push(role);
     }
+    draft.came_from(&spec, &[("roles", &["taskRoles"])]);
     ends_at_once(&mut draft.roles);
     spec.leave(&[], &mut draft.losses);
     draft.finish()

@@ -1,4 +1,5 @@
-//! JSON, read strictly. serde_json tells of no places, so what it has read is gone through once more for them.
+//! JSON, read strictly. serde_json tells of no places and not how a number was written, so what it has read is gone through once more
+//! for them.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -14,7 +15,8 @@ use super::node::{Node, Place, Value};
 pub(super) fn read(text: &str) -> Result<Node, ImportError> {
     let text = text.trim_start_matches('\u{feff}');
     let mut node: Node = serde_json::from_str(text).map_err(|error| refusal(text, &error))?;
-    Tokens { letters: text.chars().peekable(), at: Place { line: 1, column: 1 } }.give_places(&mut node);
+    let at = Place { line: 1, column: 1 };
+    Tokens { letters: text.chars().peekable(), at, word: String::new() }.give_places(&mut node);
     Ok(node)
 }
 
@@ -50,6 +52,8 @@ fn comment(text: &str) -> Option<(usize, usize)> {
 struct Tokens<'t> {
     letters: Peekable<Chars<'t>>,
     at: Place,
+    /// The last one, where it is a word or a number.
+    word: String,
 }
 
 impl Tokens<'_> {
@@ -69,6 +73,7 @@ impl Tokens<'_> {
                 }
                 self.pass();
             }
+            Value::Number(number) => number.clone_from(&self.word),
             _ => {}
         }
     }
@@ -82,11 +87,10 @@ impl Tokens<'_> {
         match self.letter() {
             Some('"') => self.string(),
             Some(letter) if letter.is_ascii_alphanumeric() || letter == '-' => {
-                while self
-                    .letters
-                    .peek()
-                    .is_some_and(|letter| letter.is_ascii_alphanumeric() || "+-.".contains(*letter))
-                {
+                self.word = letter.into();
+                let is_of_word = |letter: &char| letter.is_ascii_alphanumeric() || "+-.".contains(*letter);
+                while let Some(letter) = self.letters.peek().copied().filter(is_of_word) {
+                    self.word.push(letter);
                     self.letter();
                 }
             }

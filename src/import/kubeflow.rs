@@ -141,6 +141,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         launches_by_job,
     };
     shape.roles(spec.object(kind.replicas)?, &mut draft)?;
+    draft.came_from(&spec, &[("roles", &[kind.replicas])]);
     decide(kind, &mut spec, &mut draft)?;
     let mode = spec.text("jobMode")?;
     if let Some(mode) = mode.filter(|mode| mode != "MXTrain") {

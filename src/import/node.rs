@@ -212,7 +212,10 @@ fn plain_scalar(text: &str) -> Value {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
-        _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c)) && text.parse::<f64>().is_ok() => {
+        _ if text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
+            && text.contains(|c: char| c.is_ascii_digit())
+            && text.parse::<f64>().is_ok() =>
+        {
             Value::Number(text.to_owned())
         }
         _ => Value::Text(text.to_owned()),

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::ImportError;
-use super::draft::{Draft, DraftRole, to_toml};
+use super::draft::{Draft, DraftRole};
+use super::extras::to_toml;
 use super::fields::Fields;
 use super::node::{self, Node};
 use crate::contract::{Sample, Task, command};
@@ -284,7 +285,7 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     })
 }
 
-/// Notes with dates, which JSON has not, as a job file has them.
+/// Notes with dates and infinite numbers, which JSON has not, as a job file has them.
 fn dated(spec: &JobSpec) -> Map<String, Value> {
     let dated = spec.extras.iter().filter(|(_, value)| without_dates(value) != **value);
     dated.map(|(name, value)| (name.clone(), json!(value.to_string()))).collect()
@@ -294,6 +295,7 @@ fn dated(spec: &JobSpec) -> Map<String, Value> {
 fn without_dates(value: &toml::Value) -> toml::Value {
     match value {
         toml::Value::Datetime(date) => toml::Value::String(date.to_string()),
+        toml::Value::Float(number) if !number.is_finite() => toml::Value::String(number.to_string()),
         toml::Value::Array(items) => toml::Value::Array(items.iter().map(without_dates).collect()),
         toml::Value::Table(table) => {
             toml::Value::Table(table.iter().map(|(name, value)| (name.clone(), without_dates(value))).collect())

@@ -57,6 +57,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         draft.roles.push(role(&mut draft.losses, &mut task, &prerequisites, gpu_type.as_deref())?);
         task.leave(ROLE, &mut draft.losses);
     }
+    draft.came_from(&fields, &[("roles", &["tasks"]), ("retries", &["retryCount"])]);
     ends_at_once(&mut draft.roles);
     drop_default_cluster(&mut fields)?;
     fields.leave(JOB, &mut draft.losses);

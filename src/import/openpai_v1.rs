@@ -1,6 +1,7 @@
 //! OpenPAI's job protocol v1: JSON.
 
-use super::draft::{Draft, DraftResources, DraftRole, Holds, to_toml};
+use super::draft::{Draft, DraftResources, DraftRole, Holds};
+use super::extras::to_toml;
 use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
 use super::openpai_export::{KEY, can_name, put_back};
@@ -25,6 +26,15 @@ const JOB: &Fates = &[
     ),
 ];
 
+const JOB_KEYS: &[(&str, &[&str])] = &[
+    ("roles", &["taskRoles"]),
+    ("retries", &["retryCount"]),
+    ("env", &["jobEnvs"]),
+    ("extras", &["extras"]),
+    ("image", &["image"]),
+    ("resources.gpu_type", &["gpuType"]),
+];
+
 pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let mut fields = Fields::of(document, "")?;
     let mut draft = Draft::new("a job of OpenPAI (protocol v1)", job_name(&mut fields, "jobName")?, "openpai");
@@ -38,6 +48,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         draft.roles.push(read_role(&mut draft.losses, &mut role, &image, gpu_type.as_deref())?);
         role.leave(&[], &mut draft.losses);
     }
+    draft.came_from(&fields, JOB_KEYS);
     ends_at_once(&mut draft.roles);
     let own = extras(&mut draft, fields.object("extras")?);
     drop_default_cluster(&mut fields)?;
@@ -141,6 +152,9 @@ pub(super) fn ports(fields: &mut Fields, losses: &mut Vec<Loss>) -> Result<Vec<P
     let mut ports = Vec::new();
     for mut port in fields.objects("portList")? {
         let label = port.needed("label")?;
+        if ports.iter().any(|other: &Port| other.label == label) {
+            return Err(port.refuse("label", format!("is {label:?} a second time")));
+        }
         let count = port_number(&mut port, "portNumber")?.unwrap_or(1);
         let begin = port_number(&mut port, "beginAt")?.filter(|begin| *begin != 0);
         ports.push(Port { label, count, begin, outside: OutsidePort::Same });

@@ -1,6 +1,7 @@
 //! OpenPAI's job protocol v2: YAML with parameters, prerequisites and deployments.
 
-use super::draft::{Draft, DraftResources, DraftRole, Holds, RETRIES_MAX, to_toml};
+use super::draft::{Draft, DraftResources, DraftRole, Holds, RETRIES_MAX};
+use super::extras::to_toml;
 use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::{Node, Value};
 use super::openpai_v1::{bound, check_bounds, ends_at_once, job_name, set_policy, tell_of_tolerated};
@@ -87,6 +88,8 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let deployment = chosen_deployment(&mut fields, deployment, &mut draft.losses)?;
     let tasks = Tasks { prerequisites: &prerequisites, parameters: &parameters, deployment, gang };
     let typed = tasks.read(fields.object("taskRoles")?, &mut draft)?;
+    draft.came_from(&fields, &[("roles", &["taskRoles"]), ("retries", &["jobRetryCount"]), ("extras", &["extras"])]);
+    draft.came_from(&fields, &[("description", &["description"])]);
     tell_unused(&parameters, &typed, &mut draft.losses);
     if !gang {
         draft.losses.push(given.loss("gangAllocation", "the tasks of a job start together here"));

@@ -1,6 +1,7 @@
 //! The pod template that Volcano and Kubeflow jobs hold: its first container becomes a task.
 
-use super::draft::{Draft, DraftRole, to_toml};
+use super::draft::{Draft, DraftRole};
+use super::extras::to_toml;
 use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::Node;
 use super::quantity::{bytes, quantity};

@@ -1,5 +1,6 @@
 mod export;
 mod framework;
+mod refusals;
 mod tasks;
 mod volcano;
 
@@ -156,41 +157,6 @@ fn retries_without_end_and_unknown_fields_are_named() {
     assert!(job.losses[0].why.contains("even after success"), "{}", job.losses[0]);
     assert!(job.toml.starts_with("# Imported from a job of OpenPAI (protocol v1).\n# not carried: retryCount: -2 "));
     assert_eq!(spec_of(&job).retries, 0);
-}
-
-#[test]
-fn what_openpai_refuses_is_refused_with_its_field() {
-    let cases = [
-        (v1(r#", "minFailedTaskCount": 5"#, ""), "line 1, column 47: `taskRoles[0]` waits for 5 failed tasks and has only 4"),
-        (v1(r#", "taskNumber": 2"#, ""), "line 1, column 109: not JSON: the field \"taskNumber\" stands here twice"),
-        (v1("", r#""retryCount": -3, "#), "line 1, column 32: `retryCount` is -3, must be at least -2"),
-        (r#"{"jobName": "j", "taskRoles": []}"#.to_owned(), "line 1, column 1: `image` is missing"),
-        (r#"{"jobName": "j", "image": "i", "taskRoles": []}"#.to_owned(), "line 1, column 1: `roles` a job has at least one role or task group"),
-        (
-            r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "a_b", "command": "c"}, {"name": "a.b", "command": "c"}]}"#
-                .to_owned(),
-            "line 1, column 79: `role a.b` and role a_b would both be A_B in the environment",
-        ),
-        (
-            r#"{"jobName": "j", "image": "i", "taskRoles": [{"name": "w", "command": "c"}, {"name": "w", "command": "c"}]}"#
-                .to_owned(),
-            "line 1, column 77: `role w` is there twice; each role has a name of its own",
-        ),
-        (v1(r#", "cpuNumber": 0"#, ""), "line 1, column 94: `taskRoles[0].cpuNumber` is 0, must be at least 1"),
-        (
-            PS_JSON.replace("tf-ps", "t d"),
-            "line 2, column 3: `jobName` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
-        ),
-        (
-            V2.replace("name: cifar\n", "name: t d\n"),
-            "line 3, column 1: `name` is \"t d\"; OpenPAI takes A to Z, a to z, digits, '-', '.', '_' and '~' in a job's name",
-        ),
-    ];
-    for (text, wanted) in cases {
-        assert_eq!(refusal(&text), wanted, "{text}");
-    }
-    let cores = refusal(&v1(r#", "note": "训练 \"{,", "cpuNumber": 20000"#, ""));
-    assert!(cores.starts_with("line 1, column 113: `taskRoles[0].cpuNumber` cannot be: "), "{cores}");
 }
 
 #[test]

@@ -74,6 +74,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let policies = policies(&mut spec)?;
     let ranks = plugins(&mut spec, &mut draft)?;
     let anew = tasks(&mut spec, &policies, &mut draft)?;
+    draft.came_from(&spec, &[("roles", &["tasks"]), ("retries", &["maxRetry"])]);
     retries(retry, &anew, &spec, &mut draft);
     ranks.order(&mut draft);
     for policy in policies {

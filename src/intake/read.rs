@@ -181,7 +181,7 @@ fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) 
         return Ok(Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) });
     };
     let job = |combination: Combination| {
-        let (mut source, spec) = accept(&stack.with(&combination), &combination.name, owner)?;
+        let (mut source, spec) = accept(&stack.with(&combination), &key.job, owner)?;
         source.sweep = Some(SweepRecord { of: key.job.clone(), values: combination.values });
         Ok(Swept { key: JobKey::new(key.workspace.clone(), combination.name), source, spec })
     };
@@ -193,11 +193,12 @@ fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) 
     }
 }
 
+/// `job` is the name of the file.
 fn accept(stack: &Stack, job: &JobName, owner: Owner) -> Result<(SourceRecord, JobSpec), Unread> {
     let expanded = stack.expand();
     let Some(spec) = expanded.spec else { return Err(Unread::Bad(expanded.diagnostics)) };
     let mut told = expanded.diagnostics;
-    told.extend(advice::diagnostics(&stack.job.file, &stack.job.text, job, &spec));
+    told.extend(advice::diagnostics(stack, job, &spec));
     if told.iter().any(Diagnostic::is_error) {
         return Err(Unread::Bad(told));
     }
@@ -265,6 +266,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use crate::spec::layers::OVERRIDES_MAX;
+    use crate::spec::platform::CONTRACTS;
 
     fn look(root: &Path, path: &Path) -> Look {
         read_path(root, path, &ResourceSpecs::default())
@@ -355,6 +357,26 @@ mod tests {
         ] {
             assert_eq!(part_of(root, &root.join(path)), part, "{path}");
         }
+    }
+
+    #[test]
+    fn a_sweep_is_taken_under_every_contract_whose_rule_the_file_s_name_keeps() {
+        let dir = tempfile::tempdir().unwrap();
+        let look_at = |name: &str, contract: &str| {
+            let path = dir.path().join(name);
+            let text = format!("contract = '{contract}'\ncommand = 'x'\n[sweep]\nlr = [0.1, 1]\ntag = ['a_b', 'ü']\n");
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            look(dir.path(), &path)
+        };
+        for (contract, ..) in CONTRACTS {
+            let Look::Arrived(Arrival::Swept { jobs, .. }) = look_at("sw-1.toml", contract) else {
+                panic!("{contract}: {}", refusal(look_at("sw-1.toml", contract)));
+            };
+            assert_eq!(jobs[0].key.job.as_str(), "sw-1~0.1~a_b", "{contract}");
+        }
+        assert!(refusal(look_at("s_w.toml", "sagemaker")).contains("rename the file of \"s_w\""));
+        assert!(refusal(look_at("a~b.toml", "modelarts")).contains("rename the file of \"a~b\""));
     }
 
     #[test]

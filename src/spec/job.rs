@@ -676,6 +676,8 @@ fn as_json(value: &toml::Value) -> serde_json::Value {
         toml::Value::String(text) => text.clone().into(),
         toml::Value::Boolean(flag) => (*flag).into(),
         toml::Value::Integer(number) => (*number).into(),
+        // JSON has no infinite numbers.
+        toml::Value::Float(number) if !number.is_finite() => number.to_string().into(),
         toml::Value::Float(number) => (*number).into(),
     }
 }

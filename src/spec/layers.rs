@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 use sha2::{Digest, Sha256};
 
 use super::check::{self, Language};
-use super::diagnostic::{self, Diagnostic, Source};
+use super::diagnostic::{self, Diagnostic, Severity, Source};
 use super::job::JobSpec;
 use super::near::nearest;
 use super::resource_specs::{self, Filled, Offer};
 use super::sweep::{self, Combination};
 use super::template::{Given, Template, error, too_large};
-use super::tree::{self, Entry, take};
+use super::tree::{self, Entry, Origin, take};
 use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
 use crate::ids::JobName;
 
@@ -252,6 +252,22 @@ impl Stack {
         Ok(own)
     }
 
+    /// What is found of the job that the files come to, told where they have the key `path`, or the innermost part of it.
+    pub fn finding(&self, severity: Severity, path: &[String], message: String) -> Diagnostic {
+        let entries = self.merge().map(|merged| merged.entries).unwrap_or_default();
+        let whole = Found::of(&entries, path);
+        // A role has from the job what it does not say itself.
+        let of_job = path.get(2..).filter(|rest| !rest.is_empty()).map(|rest| Found::of(&entries, rest));
+        let is_better = |of_job: &Found| of_job.depth > 0 && of_job.depth + 2 > whole.depth;
+        let found = of_job.filter(is_better).unwrap_or(whole);
+        let layers = self.layers();
+        let Some((layer, at)) = found.at.and_then(|at| Some((layers.get(at.layer)?, at))) else {
+            return Diagnostic { severity, key: Some(path.join(".")), ..Diagnostic::of_file(&self.job.file, message) };
+        };
+        let told = Source::new(&layer.file, &layer.text).error(at.start..at.start, &found.key, message);
+        Diagnostic { severity, ..told }
+    }
+
     /// The job as a template: what it comes to, without what is a job's alone.
     pub fn as_template(&self, description: &str) -> Result<String, Vec<Diagnostic>> {
         let mut entries = self.merge()?.entries;
@@ -259,6 +275,26 @@ impl Stack {
         let (text, _) = tree::write("", &entries, self.layers());
         let description = toml::Value::String(description.to_owned());
         Ok(format!("{text}\n[template]\ndescription = {description}\n"))
+    }
+}
+
+/// How far a path leads into the files, and where its end stands.
+#[derive(Default)]
+struct Found {
+    depth: usize,
+    key: String,
+    at: Option<Origin>,
+}
+
+impl Found {
+    fn of(entries: &[Entry], path: &[String]) -> Self {
+        let (mut found, mut entries) = (Self::default(), entries);
+        while let Some(entry) = path.get(found.depth).and_then(|name| tree::get(entries, name)) {
+            let depth = found.depth + 1;
+            let key = path.get(..depth).unwrap_or_default().join(".");
+            (found, entries) = (Self { depth, key, at: Some(entry.at) }, entry.node.entries());
+        }
+        found
     }
 }
 

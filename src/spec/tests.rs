@@ -114,6 +114,10 @@ fn every_error_names_its_place_and_what_to_do() {
             "x.toml:3:1: the roles \"a-b\" and \"a_b\" would both be A_B in the environment; rename one",
         ),
         (
+            "roles.a.ports.count = 1\nroles.a-ports = {}",
+            "x.toml:2:7: the roles \"a\" and \"a-ports\" would both be A_PORTS_COUNT in the environment; rename one",
+        ),
+        (
             "roles = { \"é-1\" = {}, a.ports.\"端口\" = 1 }",
             "x.toml:1:31: a port label holds letters A–Z and a–z, digits, '-', '_', '.' and '~'",
         ),
@@ -125,6 +129,23 @@ fn every_error_names_its_place_and_what_to_do() {
         (
             "[resources]\nmemory = \"1KiB\"",
             "x.toml:2:10: `resources.memory`: is 1KiB, must be at least 100MB and at most 1024TiB",
+        ),
+        (
+            "code = \"obs://b/x\"",
+            "x.toml:1:8: `code`: \"obs://b/x\" is an address in Huawei OBS: write code = \"s3:POOL/PREFIX\", with a pool of trainyard.toml",
+        ),
+        (
+            "code = \"gs://b/x\"",
+            "x.toml:1:8: `code`: \"gs://b/x\" is an address in Google Cloud Storage: put the code into code/",
+        ),
+        (
+            "datasets = [\"a=gs://b/x\"]",
+            "x.toml:1:13: `datasets`: \"gs://b/x\" is an address in Google Cloud Storage, not the name of a dataset: put the data into datasets/",
+        ),
+        (
+            "datasets = [\"cosn://b\"]",
+            "x.toml:1:13: `datasets`: \"cosn://b\" is an address in Tencent COS, not the name of a dataset: put the data into datasets/, or \
+             have it copied in from a pool of trainyard.toml: mounts = [{ source = \"s3:POOL/PREFIX\", target = \"/input\" }]",
         ),
         ("command = []", "x.toml:1:11: `command`: the array names no program"),
         (

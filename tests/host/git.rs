@@ -94,6 +94,21 @@ fn make_bomb(path: &Path) {
     assert!(made.success());
 }
 
+/// A repository whose submodules are `(path, url, commit)`.
+fn make_whole(path: &Path, parts: &[(&str, &str, &str)]) -> String {
+    fs::create_dir_all(path).unwrap();
+    git(path, &["init", "--quiet"]);
+    let part =
+        |(path, url, _): &(&str, &str, &str)| format!("[submodule \"the {path}\"]\npath = {path}\nurl = {url}\n");
+    fs::write(path.join(".gitmodules"), parts.iter().map(part).collect::<String>()).unwrap();
+    git(path, &["add", "."]);
+    for (part, _, commit) in parts {
+        git(path, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},{part}")]);
+    }
+    git(path, &["commit", "--quiet", "-m", "whole"]);
+    git(path, &["rev-parse", "HEAD"])
+}
+
 #[test]
 fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     const TEST: &str = "code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted";
@@ -152,6 +167,30 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let bomb = open.replace("open/x", "open/bomb");
     let large = instance.run_job("large", &format!("command = 'true'\ncode = {{ git = \"{bomb}\", ref = \"main\" }}"));
     assert!(text(&large["reason"]).contains("has more than 1000000 files"), "{large:#}");
+    // Submodules are left out unless the job wants them, at whatever depth, and each is measured before it has files.
+    let inner = make_whole(&dir.path().join("open/inner"), &[("x", "../../x/.git", &second)]);
+    let inner_url = open.replace("open/x", "open/inner");
+    make_whole(&dir.path().join("open/outer"), &[("a/inner", &inner_url, &inner), ("old x", "../../x/.git", &first)]);
+    let heavy = git(&dir.path().join("open/bomb"), &["rev-parse", "main"]);
+    make_whole(&dir.path().join("open/heavy"), &[("deep", "../../bomb/.git", &heavy)]);
+    let with = |job: &str, repository: &str, more: &str| {
+        let url = open.replace("open/x", &format!("open/{repository}"));
+        let command = "find /code -name .git -o -name train.py | sort; cat '/code/old x/train.py' || true";
+        instance.run_job(job, &format!("command = \"{command}\"\ncode = {{ git = \"{url}\"{more} }}"))
+    };
+    assert_eq!(with("bare", "outer", "")["state"], "succeeded");
+    assert!(!instance.log("bare", "main-0").contains("/train.py\n"), "{}", instance.log("bare", "main-0"));
+    let report = with("whole", "outer", ", submodules = true");
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let found = "/code/a/inner/x/train.py\n/code/old x/train.py\nprint('first')\n";
+    assert_eq!(instance.log("whole", "main-0"), found);
+    assert_eq!(with("light", "heavy", "")["state"], "succeeded");
+    let heavy = with("heavy", "heavy", ", submodules = true");
+    let reason = text(&heavy["reason"]);
+    assert!(
+        reason.contains("has more than 1000000 files") && reason.contains("with its submodule deep at "),
+        "{reason}"
+    );
     // Nothing of the login is left anywhere that people look.
     let names = |run: &Path| fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let left = names(instance.run_dir("let-in", 1).parent().unwrap());

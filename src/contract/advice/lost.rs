@@ -1,8 +1,8 @@
 //! What a job file says and nobody hears: a strategy without its roles, arguments behind a command that does not take them.
 
-use super::super::Sample;
-use super::super::command::entry;
-use super::Advice;
+use super::super::command::{arguments, entry};
+use super::super::{Sample, Task};
+use super::{Advice, tail};
 use crate::spec::strategy::starts_servers;
 use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
 
@@ -30,7 +30,7 @@ pub(super) fn roles(spec: &JobSpec) -> Option<Advice> {
         }
         _ => return None,
     };
-    Some(Advice { key: "strategy", text })
+    Some(Advice::of_job("strategy", text))
 }
 
 /// Roles whose names say what a task of TensorFlow's cluster is.
@@ -48,23 +48,32 @@ pub(super) fn unknown_role(spec: &JobSpec) -> Option<Advice> {
         "TensorFlow has no role {}: its tasks are told as workers; it knows chief, worker, ps and evaluator",
         role.name
     );
-    Some(Advice { key: "roles", text })
+    Some(Advice::of_role(role, &[], text))
 }
 
 /// Arguments that no program gets.
 pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
     let sample = Sample::of("job.toml", spec);
-    let has_entry = |role: &Role| sample.tasks(spec).any(|task| task.role.name == role.name && entry(&task).is_some());
-    let is_lost = |role: &&Role| !role.params.is_empty() && is_deaf(&role.command, &role.image);
-    let role = spec.members().filter(is_lost).find(|role| role.command != Command::Default || !has_entry(role))?;
-    let text = match &role.command {
-        Command::Shell(text) => format!(
-            "`params` are put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
-            if ends_in_comment(text) { "a comment hides them" } else { "only the last program of the pipe gets them" }
-        ),
-        _ => format!("role {} has `params` and no `command` that takes them", role.name),
+    sample.tasks(spec).filter(|task| task.index == 0 && !task.role.is_service).find_map(|task| lost(&task))
+}
+
+fn lost(task: &Task<'_>) -> Option<Advice> {
+    let has_params = !task.role.params.is_empty();
+    let text = match &task.role.command {
+        Command::Shell(text) if !arguments(task, text).is_empty() => {
+            let what = if has_params { "`params` are" } else { "what the platform gives a script is" };
+            format!(
+                "{what} put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
+                tail::deaf(text)?
+            )
+        }
+        // An image has a command of its own, mostly.
+        Command::Default if has_params && task.role.image == Image::Host && entry(task).is_none() => {
+            format!("role {} has `params` and no `command` that takes them", task.role.name)
+        }
+        _ => return None,
     };
-    Some(Advice { key: "params", text })
+    Some(Advice::of_role(task.role, &["params"], text))
 }
 
 /// Packages that PyPI has under the names of platforms' own, which are not there.
@@ -79,61 +88,12 @@ pub(super) fn namesake(spec: &JobSpec) -> Option<Advice> {
         let mut words = packages.flat_map(|line| line.split(|c: char| c.is_whitespace() || "=<>~\"'".contains(c)));
         words.find_map(|word| NAMESAKES.into_iter().find(|(name, _)| *name == word))
     };
-    let (name, meant) = spec.members().find_map(named)?;
+    let (role, (name, meant)) = spec.members().find_map(|role| Some((role, named(role)?)))?;
     let text = format!(
         "`pip install {name}` gets a package that has nothing to do with {meant}, which is not on PyPI: scripts that need it do not \
          run here as they are"
     );
-    Some(Advice { key: "command", text })
-}
-
-fn is_deaf(command: &Command, image: &Image) -> bool {
-    match command {
-        Command::Shell(text) => ends_in_comment(text) || ends_in_pipe(text),
-        Command::Exec(_) => false,
-        // An image has a command of its own, mostly.
-        Command::Default => *image == Image::Host,
-    }
-}
-
-fn ends_in_comment(text: &str) -> bool {
-    // A comment ends with its line, and what stands behind it is heard.
-    let mut comment = false;
-    for (before, c) in unquoted(text) {
-        match c {
-            '\n' => comment = false,
-            '#' if before.is_none_or(char::is_whitespace) => comment = true,
-            _ => {}
-        }
-    }
-    comment
-}
-
-fn ends_in_pipe(text: &str) -> bool {
-    let plain: String = unquoted(text).map(|(_, c)| c).collect();
-    if plain.contains(['(', '`']) {
-        // What runs within a line is no part of its pipe; who writes so knows what they do.
-        return false;
-    }
-    // What stands behind another command is no part of its pipe.
-    let commands = plain.replace(">|", ">").replace("||", ";").replace("&&", ";");
-    commands.trim_end().rsplit([';', '&', '\n']).next().is_some_and(|last| last.contains('|'))
-}
-
-/// The characters of a shell's text that stand in no quotes, with those before them.
-fn unquoted(text: &str) -> impl Iterator<Item = (Option<char>, char)> {
-    let (mut quote, mut before) = (None, None);
-    text.trim_end().chars().filter_map(move |c| {
-        let last = before.replace(c);
-        match quote {
-            Some('\\') => quote = None,
-            Some(open) if c == open => quote = None,
-            Some(_) => {}
-            None if "'\"\\".contains(c) => quote = Some(c),
-            None => return Some((last, c)),
-        }
-        None
-    })
+    Some(Advice::of_role(role, &["command"], text))
 }
 
 #[cfg(test)]
@@ -173,10 +133,46 @@ mod tests {
     }
 
     #[test]
+    fn a_command_of_nothing_but_ends_is_read_all_the_same() {
+        for word in ["\\\n", "> a ", "fi ", "<<a\n", "<<a ", "( ", ") "] {
+            let text = format!("command = {}\nparams.a = 1", toml::Value::from(word.repeat(30_000)));
+            let (spec, found) = crate::spec::parse("a.toml", &text);
+            let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+            let _ = params(&spec);
+            let sample = Sample::of("j", &spec);
+            let words: Vec<_> = sample.tasks(&spec).map(|task| super::super::super::command::line(&task)).collect();
+            assert_eq!(words.len(), 1, "{word}");
+        }
+    }
+
+    #[test]
     fn arguments_that_no_program_gets_are_told() {
         let of = |command: &str| told(&format!("{command}params.a = 1"));
         assert!(of("command = 'python t.py # as ever'\n").contains("a comment hides them"));
         assert!(of("command = 'python t.py | tee log'\n").contains("last program of the pipe"));
+        for (deaf, why) in [
+            ("python t.py;", "a command of their own"),
+            ("python t.py &", "a command of their own"),
+            ("cd x && (python t.py)", "behind `)` nothing can stand"),
+            ("f() { python t.py; }", "behind `}` nothing can stand"),
+            ("for x in 1 2; do python t.py $x; done", "behind `done` nothing can stand"),
+            ("if true\nthen python t.py\nfi\n", "behind `fi` nothing can stand"),
+            ("case $x in (a) python t.py;; esac", "behind `esac` nothing can stand"),
+            ("{ python a.py; python t.py; } > log 2>&1", "behind `}` nothing can stand"),
+            ("python - <<EOF\nprint(\"don't\")\nEOF\n", "the text of <<EOF would not end"),
+            ("python - <<-'END'\n\tprint(1)\n\tEND", "the text of <<END would not end"),
+        ] {
+            let told = of(&format!("command = {}\n", toml::Value::from(deaf)));
+            assert!(told.contains(why), "{deaf}: {told}");
+        }
+        let flags = "framework = \"tensorflow\"\n[roles.worker]\ncommand = \"python t.py;\"\n";
+        assert!(
+            told(&format!("contract = \"kubeflow/psflags\"\n{flags}"))
+                .contains("what the platform gives a script is put")
+        );
+        assert_eq!(told(&format!("contract = \"kubeflow\"\n{flags}")), "", "nothing is put there");
+        let own = "contract = \"pai\"\ncommand = 'python t.py $PAI_USER_ARGS | tee log'\n";
+        assert_eq!(of(own), "", "the command names them itself");
         assert!(of("").contains("no `command` that takes them"));
         for named in [
             "sagemaker\"\nparams.sagemaker_program = \"x.py",
@@ -198,6 +194,16 @@ mod tests {
             "a | b & python t.py",
             "python t.py $(ls | wc -l)",
             "# first\npython t.py",
+            "python t.py --x=${X}",
+            "(cd x; python a.py) > log; python t.py 2>&1 > log",
+            "find . -name x -exec python t.py {} \\;",
+            "xargs -I{} python t.py {}",
+            "echo done",
+            "echo \"a;\"",
+            "python t.py \\\n",
+            "python t.py $((1 + 2))",
+            "python - <<EOF\nprint(1)\nEOF\npython t.py",
+            "cat <<<EOF",
         ] {
             assert_eq!(of(&format!("command = {heard:?}\n")), "", "{heard}");
         }

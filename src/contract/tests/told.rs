@@ -126,3 +126,68 @@ fn roles_in_letters_of_other_scripts_have_variables_of_their_own() {
         "10.213.0.4"
     );
 }
+
+/// Whatever a role is called, the task's own variables are its own.
+#[test]
+fn no_role_s_name_takes_a_variable_that_is_the_task_s_own() {
+    let ports = "ports = { count = 2, hosts = 1, ports-x = 1, x = 1 }\n";
+    let text = |roles: &str| format!("command = \"x\"\n[roles.main]\ncount = 3\n{ports}{roles}");
+    let ours = |view: View| -> Vec<(String, String)> {
+        view.env.into_iter().filter(|(name, _)| name.starts_with("TRAINYARD_")).collect()
+    };
+    let alone = ours(seen(&text(""), 1));
+    let own = alone.iter().filter(|(name, _)| !name.starts_with("TRAINYARD_MAIN_") && name != "TRAINYARD_ROLES");
+    let own: Vec<_> = own.collect();
+    assert!(own.len() > 10, "{own:?}");
+    let endings = ["_COUNT", "_HOSTS", "_PORTS_X"];
+    let mut met = 0;
+    for (name, value) in own {
+        let bare = &name["TRAINYARD_".len()..];
+        let roles = endings.iter().filter_map(|ending| bare.strip_suffix(ending)).filter(|role| !role.is_empty());
+        for role in roles {
+            met += 1;
+            let roles = format!("[roles.{}]\ncount = 7\nports.x = 1\n", role.to_lowercase().replace('_', "-"));
+            let both = ours(seen(&text(&roles), 1));
+            assert!(both.contains(&(name.clone(), value.clone())), "{name} of a role {role:?}: {both:?}");
+            assert_eq!(both.iter().filter(|(known, _)| known == name).count(), 1, "{both:?}");
+        }
+    }
+    assert!(met >= 4, "TASK_COUNT and PORT_COUNT, PORT_HOSTS, PORT_PORTS_X");
+}
+
+/// What stands behind the file's name is ours: the platform's rule is for the file's, and tasks are told what it allows.
+#[test]
+fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
+    let rules: [(&str, &str, fn(char) -> bool); 6] = [
+        ("sagemaker", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
+        ("modelarts", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
+        ("modelarts/1", "sw-0-1-a_b", |c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+        ("kubeflow/swarm", "sw~0.1~a_b", |_| true),
+        ("openpai", "sw~0.1~a_b", |_| true),
+        ("paddle/old", "sw~0.1~a-b", |c| c != '_'),
+    ];
+    for (contract, told, may) in rules {
+        let text = format!("contract = \"{contract}\"\ncommand = \"x\"\n");
+        let (spec, found) = parse("x.toml", &text);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        let sample = Sample::of("sw~0.1~a_b", &spec);
+        let view = view(&sample.tasks(&spec).next().unwrap());
+        let all = view.env.iter().filter(|(name, _)| !name.starts_with("TRAINYARD_"));
+        let own: Vec<&str> = all
+            .flat_map(|(name, value)| [name, value])
+            .map(String::as_str)
+            .filter(|text| text.contains("sw"))
+            .collect();
+        for text in &own {
+            assert!(may('~') || !text.contains("sw~"), "{contract}: {text}");
+        }
+        let is_told = own.iter().any(|text| text.contains(told));
+        assert!(is_told || contract == "kubeflow/swarm", "{contract}: {own:?}");
+        assert!(view.hosts.lines().all(|line| !line.contains('~')), "{contract}: {}", view.hosts);
+    }
+    let long = format!("{}~{}", "a".repeat(60), "-".repeat(3));
+    let spec = parse("x.toml", "contract = \"sagemaker\"\ncommand = \"x\"").0.unwrap();
+    let sample = Sample::of(&long, &spec);
+    let name = variable(&view(&sample.tasks(&spec).next().unwrap()), "TRAINING_JOB_NAME");
+    assert_eq!(name.as_deref(), Some("a".repeat(60).as_str()));
+}

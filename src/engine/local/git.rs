@@ -1,5 +1,5 @@
 //! Code from a Git repository: one commit of it, by `git` as the job's owner. What a repository says is not trusted: only
-//! http and https are spoken, no hook, filter or submodule is run, and what comes is bounded.
+//! http and https are spoken, no hook or filter is run, and what comes is bounded, submodules that the job wants included.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,9 +17,11 @@ use crate::sys::process::run_tool;
 
 /// Most bytes of one file, and so of what is fetched at once.
 const BYTES_MAX: u64 = 4 << 30;
-/// Most bytes of the files of a commit, and most files.
+/// Most bytes of the files that are checked out, and most files; as many bytes may be fetched for them.
 const SUM_MAX: u64 = 8 << 30;
 const FILES_MAX: u64 = 1_000_000;
+/// Most submodules, at whatever depth: one that has itself as its submodule would go on and on.
+const SUBMODULES_MAX: usize = 1000;
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_secs(1800);
 /// Most bytes of what git says that are read.
@@ -40,6 +42,9 @@ const SAFE: [&str; 9] = [
 
 /// Where git sees the place in its own mount namespace: the daemon's directories are closed to those that it runs as.
 const SEEN_AT: &str = "/mnt";
+const SEEN_CODE: &str = "/mnt/code";
+/// How a program is run whose complaints are wanted where it fails.
+const QUIETLY: &str = "exec \"$@\" 2> /mnt/said";
 
 /// Fetches the code into `place/code`; the commit that it is. `secret` is the password, where the job names one.
 pub(super) fn fetch(code: &GitCode, secret: Option<&str>, place: &Path, owner: Owner) -> Result<String, EngineError> {
@@ -50,7 +55,19 @@ pub(super) fn fetch(code: &GitCode, secret: Option<&str>, place: &Path, owner: O
     let commit = git.check_out()?;
     // The files are what is wanted; the repository itself is the next fetch's business.
     remove_tree(&place.join("code/.git")).map_err(told)?;
+    if code.submodules == Submodules::Fetched {
+        // As the owner: what a repository brings may be links to anywhere.
+        git.as_owner(&["find", SEEN_CODE, "-name", ".git", "-prune", "-exec", "rm", "-rf", "{}", "+"], QUIETLY)?;
+    }
     Ok(commit)
+}
+
+/// What has been checked out so far.
+#[derive(Default)]
+struct Sum {
+    files: u64,
+    bytes: u64,
+    submodules: usize,
 }
 
 struct Git<'a> {
@@ -77,46 +94,144 @@ impl Git<'_> {
             }
             Err(error) => return Err(error),
         };
-        self.measure(found)?;
+        let mut sum = Sum::default();
+        self.measure("", found, &mut sum)?;
         self.run(&["checkout", "--quiet", "--detach", found])?;
         if self.code.submodules == Submodules::Fetched {
-            self.run(&["submodule", "--quiet", "update", "--init", "--recursive", "--depth", "1"])?;
+            // What a submodule's address is relative to.
+            self.run(&["config", "remote.origin.url", url])?;
+            self.check_out_submodules(&mut sum)?;
         }
         Ok(self.run(&["rev-parse", "HEAD"])?.trim().to_owned())
     }
 
-    /// A few kilobytes can name more files than a disk holds: they are counted, as far as it takes, before there are any.
-    fn measure(&self, commit: &str) -> Result<(), EngineError> {
-        let count = format!(
-            "awk '{{ size += $4; files += 1 }} files > {FILES_MAX} || size > {SUM_MAX} {{ print \"over\"; exit }}'"
-        );
-        match self.piped(&["ls-tree", "-r", "-l", commit], &count)?.trim() {
-            "" => Ok(()),
-            _ => Err(EngineError(format!(
-                "code: {commit} of {} has more than {FILES_MAX} files, or than {} in them; data belongs into datasets/",
-                self.code.url,
-                Bytes(SUM_MAX)
-            ))),
+    /// One after another, so that each is measured before there are files of it.
+    fn check_out_submodules(&self, sum: &mut Sum) -> Result<(), EngineError> {
+        let mut directories = vec![String::new()];
+        while let Some(directory) = directories.pop() {
+            let links = self.links(&directory)?;
+            if !links.is_empty() {
+                self.keep_from_checking_out(&directory)?;
+            }
+            for (commit, path) in links {
+                let whole = if directory.is_empty() { path.clone() } else { format!("{directory}/{path}") };
+                if self.fetch_submodule(&directory, &path, &whole, sum)? {
+                    self.measure(&whole, &commit, sum)?;
+                    self.run_in(&whole, &["checkout", "--quiet", "--detach", &commit])?;
+                    directories.push(whole);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits and paths of a repository's submodules.
+    fn links(&self, directory: &str) -> Result<Vec<(String, String)>, EngineError> {
+        let bytes = SAID_MAX * 16;
+        let filter = format!("grep -z '^160000 ' | head -c {bytes}");
+        let listed = self.git_in(directory, &["ls-tree", "-r", "-z", "HEAD"], &filtered(&filter))?;
+        let link = |entry: &str| {
+            let (about, path) = entry.split_once('\t')?;
+            Some((about.split(' ').nth(2)?.to_owned(), path.to_owned()))
+        };
+        Ok(listed.split('\0').filter_map(link).collect())
+    }
+
+    /// Has git only fetch a repository's submodules when it updates them.
+    fn keep_from_checking_out(&self, directory: &str) -> Result<(), EngineError> {
+        self.run_in(directory, &["submodule", "--quiet", "init"])?;
+        let listed = |key: &str| {
+            // Without an entry git says so by its status.
+            let keys = ["config", "-z", "--get-regexp", &format!(r"^submodule\..*\.{key}$")];
+            self.git_in(directory, &keys, "\"$@\" 2> /mnt/said || [ $? -eq 1 ]")
+        };
+        let (urls, updates) = (listed("url")?, listed("update")?);
+        // What the repository itself wants to be left alone is.
+        let left: Vec<&str> = updates.split('\0').filter_map(|entry| entry.strip_suffix(".update\nnone")).collect();
+        let names = urls.split('\0').filter_map(|entry| entry.split_once('\n')?.0.strip_suffix(".url"));
+        let names: Vec<&str> = names.filter(|name| !left.contains(name)).collect();
+        self.bounded(names.len())?;
+        for name in names {
+            self.run_in(directory, &["config", &format!("{name}.update"), "!true"])?;
+        }
+        Ok(())
+    }
+
+    /// Whether there is one now: what the repository wants to be left alone is not fetched.
+    fn fetch_submodule(&self, directory: &str, path: &str, whole: &str, sum: &mut Sum) -> Result<bool, EngineError> {
+        sum.submodules += 1;
+        self.bounded(sum.submodules)?;
+        self.run_in(directory, &["submodule", "--quiet", "update", "--depth", "1", "--", path])?;
+        let most = SUM_MAX >> 10;
+        let count = format!("du -sk {SEEN_CODE}/.git | awk '$1 > {most} {{ print \"over\" }}'");
+        if !self.as_owner(&["sh", "-c", &count], QUIETLY)?.is_empty() {
+            return Err(self.too_much(&format!("more than {} to fetch", Bytes(SUM_MAX))));
+        }
+        Ok(self.place.join("code").join(whole).join(".git").symlink_metadata().is_ok())
+    }
+
+    fn bounded(&self, submodules: usize) -> Result<(), EngineError> {
+        match submodules > SUBMODULES_MAX {
+            true => Err(self.too_much(&format!("more than {SUBMODULES_MAX} submodules"))),
+            false => Ok(()),
         }
     }
 
+    fn too_much(&self, what: &str) -> EngineError {
+        EngineError(format!("code: {} has {what}; data belongs into datasets/", self.code.url))
+    }
+
+    /// A few kilobytes can name more files than a disk holds: they are counted, as far as it takes, before there are any.
+    fn measure(&self, directory: &str, commit: &str, sum: &mut Sum) -> Result<(), EngineError> {
+        let (files, bytes) = (FILES_MAX - sum.files, SUM_MAX - sum.bytes);
+        let count = format!(
+            "awk '{{ size += $4; files += 1 }} files > {files} || size > {bytes} {{ exit }} END {{ printf \"%.0f %.0f\", files, size }}'"
+        );
+        let counted = self.git_in(directory, &["ls-tree", "-r", "-l", commit], &filtered(&count))?;
+        let mut counted = counted.split(' ').map_while(|number| number.trim().parse::<u64>().ok());
+        let (Some(more), Some(size)) = (counted.next(), counted.next()) else {
+            return Err(EngineError(format!("code: cannot count the files of {commit} of {}", self.code.url)));
+        };
+        if more > files || size > bytes {
+            let what = format!("more than {FILES_MAX} files, or than {} in them", Bytes(SUM_MAX));
+            return Err(self.too_much(&match directory {
+                "" => format!("{what} at {commit}"),
+                _ => format!("{what} with its submodule {directory} at {commit}"),
+            }));
+        }
+        (sum.files, sum.bytes) = (sum.files + more, sum.bytes + size);
+        Ok(())
+    }
+
     fn run(&self, words: &[&str]) -> Result<String, EngineError> {
-        self.git(words, "exec \"$@\" 2> /mnt/said")
+        self.run_in("", words)
     }
 
-    /// What becomes of what git says when `filter`, a command of a shell, reads it.
-    fn piped(&self, words: &[&str], filter: &str) -> Result<String, EngineError> {
-        self.git(words, &format!("\"$@\" 2> /mnt/said | {filter}"))
+    fn run_in(&self, directory: &str, words: &[&str]) -> Result<String, EngineError> {
+        self.git_in(directory, words, QUIETLY)
     }
 
-    /// Runs git as the job's owner, without rights and with bounds, in the directory.
-    fn git(&self, words: &[&str], how: &str) -> Result<String, EngineError> {
+    /// Runs git in a directory of the code.
+    fn git_in(&self, directory: &str, words: &[&str], how: &str) -> Result<String, EngineError> {
+        let directory = format!("{SEEN_CODE}/{directory}");
+        let helper = format!("credential.helper={}", self.login.helper());
+        let mut all = vec!["git", "--literal-pathspecs", "-C", &directory, "-c", "credential.helper=", "-c", &helper];
+        all.extend(SAFE.iter().flat_map(|setting| ["-c", setting]));
+        all.extend(words);
+        self.as_owner(&all, how)
+    }
+
+    /// Runs a program as the job's owner, without rights and with bounds.
+    fn as_owner(&self, program: &[&str], how: &str) -> Result<String, EngineError> {
         let script = format!("mount --bind \"$1\" \"$2\" && shift 2 && {how}");
         let (uid, gid) = (format!("--reuid={}", self.owner.uid), format!("--regid={}", self.owner.gid));
-        let (place, directory) = (self.place.display().to_string(), format!("{SEEN_AT}/code"));
+        let place = self.place.display().to_string();
         let bound = format!("--fsize={BYTES_MAX}");
-        let left = self.until.saturating_duration_since(Instant::now()).as_secs().max(1).to_string();
-        let helper = format!("credential.helper={}", self.login.helper());
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(EngineError(format!("code: git could not fetch {}: it took too long", self.code.url)));
+        }
+        let left = left.as_secs().max(1).to_string();
         let mut all = vec![
             "-i",
             "HOME=/nonexistent",
@@ -126,11 +241,8 @@ impl Git<'_> {
         all.extend(["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "unshare", "--mount", "--propagation", "private", "--"]);
         all.extend(["sh", "-c", &script, "sh", &place, SEEN_AT]);
         all.extend(["timeout", &left, "prlimit", &bound, "setpriv", &uid, &gid, "--clear-groups", "--no-new-privs"]);
-        all.extend(["--inh-caps=-all", "--bounding-set=-all", "git", "-C", &directory]);
-        all.extend(["-c", "credential.helper=", "-c", &helper]);
-        let safe: Vec<&str> = SAFE.iter().flat_map(|setting| ["-c", setting]).collect();
-        all.extend(safe);
-        all.extend(words);
+        all.extend(["--inh-caps=-all", "--bounding-set=-all"]);
+        all.extend(program);
         let output =
             run_tool("env", &all, "").map_err(|error| EngineError(format!("code: cannot run git: {error}")))?;
         match output.status.success() {
@@ -169,6 +281,11 @@ impl Git<'_> {
         };
         EngineError(format!("code: git could not fetch {}: {last}{hint}", self.code.url))
     }
+}
+
+/// What becomes of what a program says when `filter`, a command of a shell, reads it.
+fn filtered(filter: &str) -> String {
+    format!("\"$@\" 2> /mnt/said | {filter}")
 }
 
 /// The server hands out branches and tags only.

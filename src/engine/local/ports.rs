@@ -155,11 +155,35 @@ impl Allotter {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::contract::catalogue::{Example, example};
+    use crate::contract::{Identity, Inside, Task, view};
 
     fn placed(text: &str, taken: &[u16], publishing: Publishing) -> Placement {
         let spec = crate::spec::parse("x.toml", text).0.unwrap();
         place(&spec, None, Outside { taken: taken.iter().copied().collect(), publishing }).unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_of_a_contract_has_the_names_that_a_placed_task_has() {
+        for (name, ..) in crate::spec::platform::CONTRACTS {
+            let Example { spec, sample, .. } = example(name.parse().unwrap());
+            let outside = Outside { taken: BTreeSet::new(), publishing: Publishing::Off };
+            let placement = place(&spec, None, outside).unwrap();
+            let identity = Identity { key: "j".parse().unwrap(), run: 1, attempt: 1, user: "u".into(), uid: 1 };
+            let inside = Inside { home: "/root".into(), ..Inside::default() };
+            let placed = Task::all(&spec, &identity, &placement, &inside);
+            // With whether there is anything in them.
+            let of = |task: &Task<'_>| -> BTreeMap<String, bool> {
+                view(task).env.into_iter().map(|(name, value)| (name, value.is_empty())).collect()
+            };
+            for (shown, placed) in sample.tasks(&spec).zip(&placed) {
+                assert_eq!(of(&shown), of(placed), "{name}, {}-{}", placed.role.name, placed.index);
+            }
+            assert_eq!(sample.tasks(&spec).count(), placed.len());
+        }
     }
 
     fn two_tasks(network: &str, taken: &[u16]) -> Placement {

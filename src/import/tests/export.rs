@@ -20,6 +20,7 @@ fn whatever_is_exported_comes_back() {
         "extras.trainyard = 1",
         "extras.a = 1979-05-27",
         "[extras]\nfirst = [{ at = 1979-05-27T07:32:00Z, x = 1.5 }, 07:32:00]\ntrainyard.on = 1979-05-27\nplain = \"1979-05-27\"",
+        "[extras]\na = [1.0, 1e3, -0.0, 1e300, 5e-324, 0.1, 9223372036854775807, -9223372036854775808]\nb = { c = inf, d = -inf }",
         "[env]\nb = 1\na = 2",
         "framework = \"horovod\"\n[roles.worker]\ncount = 2\ncommand = \"x\"",
         "command = \"x\"\n[params]\nx = []\ny = [1]\n\"z z\" = true",
@@ -42,6 +43,39 @@ fn whatever_is_exported_comes_back() {
         assert_eq!(only(&document.to_string()).name, name);
         document["jobName"] = "other".into();
         assert_eq!(only(&document.to_string()).name, "other");
+    }
+}
+
+/// Numbers of notes as they are written: whole, or with a point.
+#[test]
+fn numbers_of_extras_stay_the_numbers_that_they_are() {
+    let json = r#"{"jobName": "j", "image": "i", "retryCount": 2.0, "taskRoles": [{"name": "w", "command": "x"}],
+        "extras": {"a": 1.0, "b": 1e3, "c": [-1E-5, -7, 9223372036854775807],
+                   "d": 12345678901234567890}}"#;
+    let yaml = "protocolVersion: 2\nname: j\ntype: job\nprerequisites:\n  - {type: dockerimage, name: i, uri: i}\n\
+        taskRoles:\n  w:\n    dockerImage: i\n    commands: [x]\n    resourcePerInstance: {cpu: 1, memoryMB: 128, gpu: 0}\n\
+        extras:\n  a: 1.0\n  b: 1e3\n  c: [-1E-5, -7, 9223372036854775807]\n  d: 12345678901234567890\n  e: -inf\n";
+    for (text, line) in [(json, 3), (yaml, 15)] {
+        let job = only(text);
+        let spec = spec::parse("j.toml", &job.toml).0.unwrap_or_else(|| panic!("{}", job.toml));
+        let of = |name: &str| spec.extras.iter().find(|(known, _)| *known == name).unwrap().1.clone();
+        assert_eq!((of("a"), of("b")), (1.0.into(), 1000.0.into()), "{}", job.toml);
+        assert_eq!(of("c"), vec![toml::Value::from(-1e-5), (-7).into(), i64::MAX.into()].into(), "{}", job.toml);
+        assert_eq!(of("d"), "12345678901234567890".into());
+        let lost =
+            job.losses.iter().find(|loss| loss.field == "extras.d").unwrap_or_else(|| panic!("{:?}", job.losses));
+        assert!(lost.line == line && lost.why.contains("larger number"), "{lost:?}");
+    }
+    let spec = spec::parse("j.toml", &only(yaml).toml).0.unwrap();
+    assert!(spec.extras.iter().any(|(name, value)| name == "e" && value.as_str() == Some("-inf")), "{:?}", spec.extras);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_number_of_extras_is_exported_and_comes_back(whole: i64, with_point in proptest::num::f64::NORMAL | proptest::num::f64::ZERO) {
+        let before = spec::parse("x.toml", &format!("extras.a = [{whole}, {}]", toml::Value::Float(with_point))).0.unwrap();
+        let job = only(&openpai_export::export("x", &before).to_string());
+        proptest::prop_assert_eq!(spec::parse("x.toml", &job.toml).0, Some(before), "{}", job.toml);
     }
 }
 

@@ -5,6 +5,7 @@ use toml::Spanned;
 use super::{Reader, git, mounts};
 use crate::ids::AssetName;
 use crate::spec::job::{Code, DataSource, Dataset};
+use crate::spec::stores::ForeignStore;
 use crate::spec::wire::WireCode;
 
 impl Reader<'_> {
@@ -52,9 +53,14 @@ impl Reader<'_> {
         let mut datasets: Vec<Dataset> = Vec::new();
         for written in names {
             let (channel, rest) = match written.get_ref().split_once('=') {
-                Some((channel, rest)) => (Some(channel), rest),
-                None => (None, written.get_ref().as_str()),
+                // There may be one in an address.
+                Some((channel, rest)) if !channel.contains("://") => (Some(channel), rest),
+                _ => (None, written.get_ref().as_str()),
             };
+            if rest.contains("://") {
+                self.error(written.span(), "datasets", format!("`datasets`: {}", is_address(rest)));
+                continue;
+            }
             let (source, rest) = DataSource::PREFIXED
                 .into_iter()
                 .find_map(|source| Some((source, rest.strip_prefix(source.prefix())?)))
@@ -90,5 +96,23 @@ impl Reader<'_> {
             }
         }
         datasets
+    }
+}
+
+/// What to write in the place of an address: a dataset is a name.
+fn is_address(text: &str) -> String {
+    let store = ForeignStore::of(text);
+    let of_store = store.map(|store| format!(" in {}", store.name)).unwrap_or_default();
+    let begin = format!("{text:?} is an address{of_store}, not the name of a dataset: put the data into datasets/");
+    let kind = if text.starts_with("http") {
+        Some("http:POOL/PREFIX".to_owned())
+    } else {
+        store.and_then(ForeignStore::place)
+    };
+    match kind {
+        Some(place) => format!(
+            "{begin}, or have it copied in from a pool of trainyard.toml: mounts = [{{ source = \"{place}\", target = \"/input\" }}]"
+        ),
+        None => begin,
     }
 }

@@ -8,6 +8,7 @@ use toml::Spanned;
 use super::Reader;
 use crate::ids::{AssetName, StoreKind, parse_duration};
 use crate::spec::job::{HostMount, RemoteMount, SyncAt};
+use crate::spec::stores::ForeignStore;
 use crate::spec::wire::WireMount;
 
 /// Places of the kernel: what tasks see there is theirs alone.
@@ -92,6 +93,13 @@ pub(super) fn code(source: &str) -> Result<RemoteMount, String> {
             "{source:?} is reached by ssh, which is not supported: of a repository it is code = {{ git = \"https://…\" }}, with \
              user and password = \"secret:NAME\" if it is private"
         ));
+    }
+    if let Some(store) = ForeignStore::of(source) {
+        let way = store.place().map_or_else(
+            || "put the code into code/".to_owned(),
+            |place| format!("write code = \"{place}\", with a pool of trainyard.toml"),
+        );
+        return Err(format!("{source:?} is an address in {}: {way}", store.name));
     }
     if rest.starts_with("//") {
         return Err(format!("{source:?} is an address; of a repository it is code = {{ git = {source:?} }}"));

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{Reader, in_file_order};
+use crate::ids::label_variable;
 use crate::spec::job::{Network, OutsidePort, Port, Role};
 use crate::spec::platform::Platform;
 use crate::spec::wire::{WireMap, WirePort};
@@ -14,8 +15,9 @@ impl Reader<'_> {
     pub(super) fn with_ports_of_platform(&mut self, ports: &WireMap<WirePort>, tasks: u32, key: &str) -> Vec<Port> {
         let mut ports = self.ports(ports, tasks, key);
         if self.kinds.contract.platform == Platform::OpenPai {
-            let missing =
-                OPENPAI_PORTS.iter().filter(|label| ports.iter().all(|port| variable(&port.label) != variable(label)));
+            let missing = OPENPAI_PORTS
+                .iter()
+                .filter(|label| ports.iter().all(|port| label_variable(&port.label) != label_variable(label)));
             let one =
                 |label: &&str| Port { label: (*label).to_owned(), count: 1, begin: None, outside: OutsidePort::Same };
             let missing: Vec<Port> = missing.map(one).collect();
@@ -42,12 +44,14 @@ impl Reader<'_> {
                     if stretches > 1 { format!(" for {stretches} tasks, one after another,") } else { String::new() };
                 self.error(port.span(), &key, format!("`{key}`{of} reaches beyond port 65535"));
             }
-            if let Some(other) = out.iter().find(|other| variable(&other.label) == variable(label.get_ref())) {
+            if let Some(other) =
+                out.iter().find(|other| label_variable(&other.label) == label_variable(label.get_ref()))
+            {
                 let message = format!(
                     "the ports {:?} and {:?} would both be {} in the environment; rename one",
                     other.label,
                     label.get_ref(),
-                    variable(label.get_ref())
+                    label_variable(label.get_ref())
                 );
                 self.error(label.span(), &key, message);
             }
@@ -108,9 +112,4 @@ fn overlaps(other: &Port, begin: Option<u16>, count: u16) -> bool {
 
 fn is_label(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.~".contains(c))
-}
-
-/// As labels stand in variables.
-fn variable(label: &str) -> String {
-    label.to_ascii_uppercase().replace(['-', '.', '~'], "_")
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use toml::Spanned;
 
 use super::{Reader, in_file_order};
-use crate::ids::{Bytes, Cpu, RoleName, role_variables};
+use crate::ids::{Bytes, Cpu, RoleName, role_counts, role_ports, role_variables};
 use crate::spec::image::Image;
 use crate::spec::job::{Code, Command, Main, MinSucceeded, Network, Param, Resources, Role};
 use crate::spec::platform::Platform;
@@ -230,14 +230,20 @@ impl Reader<'_> {
     /// Two roles whose names become one variable would hide each other's hosts.
     pub(super) fn colliding_roles(&mut self, roles: &[(Role, Range<usize>)]) {
         let mut names: BTreeSet<&str> = BTreeSet::new();
-        let mut seen: BTreeMap<String, &str> = BTreeMap::new();
+        let (mut known, mut seen): (BTreeMap<String, &str>, BTreeMap<String, &str>) = Default::default();
         let variables = role_variables(roles.iter().map(|(role, _)| &role.name));
         for ((role, span), variable) in roles.iter().zip(variables) {
             let name = role.name.as_str();
-            let message = match seen.insert(variable.clone(), name) {
+            let ports = role.ports.iter().map(|port| role_ports(&variable, &port.label));
+            let mut own = role_counts(&variable).into_iter().chain(ports);
+            let role_too = known.insert(variable.clone(), name).map(|other| (other, variable.clone()));
+            // Of two of its own ports is told where these are read.
+            let taken = |own: String| Some((seen.insert(own.clone(), name).filter(|other| *other != name)?, own));
+            let meets = role_too.or_else(|| own.find_map(taken));
+            let message = match meets {
                 _ if !names.insert(name) => format!("two roles or services are called {name:?}; rename one"),
-                Some(other) => {
-                    format!("the roles {other:?} and {name:?} would both be {variable} in the environment; rename one")
+                Some((other, both)) => {
+                    format!("the roles {other:?} and {name:?} would both be {both} in the environment; rename one")
                 }
                 None => continue,
             };
