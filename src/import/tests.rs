@@ -649,6 +649,7 @@ code = "digits"
 datasets = ["mnist@v3", "labels"]
 network = "job"
 requirements = false
+resume = true
 retry = { on = ["oom", "lost"], backoff = "3s" }
 mounts = [{ source = "/data/a b", target = "/data" }, { source = "/x", target = "/x", read_only = true }]
 retries = 2

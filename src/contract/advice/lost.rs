@@ -2,6 +2,7 @@
 
 use super::super::Sample;
 use super::super::command::entry;
+use super::super::shell::unquoted;
 use super::Advice;
 use crate::spec::strategy::starts_servers;
 use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
@@ -99,10 +100,10 @@ fn is_deaf(command: &Command, image: &Image) -> bool {
 fn ends_in_comment(text: &str) -> bool {
     // A comment ends with its line, and what stands behind it is heard.
     let mut comment = false;
-    for (before, c) in unquoted(text) {
+    for (begins_word, c) in unquoted(text.trim_end()) {
         match c {
             '\n' => comment = false,
-            '#' if before.is_none_or(char::is_whitespace) => comment = true,
+            '#' if begins_word => comment = true,
             _ => {}
         }
     }
@@ -118,22 +119,6 @@ fn ends_in_pipe(text: &str) -> bool {
     // What stands behind another command is no part of its pipe.
     let commands = plain.replace(">|", ">").replace("||", ";").replace("&&", ";");
     commands.trim_end().rsplit([';', '&', '\n']).next().is_some_and(|last| last.contains('|'))
-}
-
-/// The characters of a shell's text that stand in no quotes, with those before them.
-fn unquoted(text: &str) -> impl Iterator<Item = (Option<char>, char)> {
-    let (mut quote, mut before) = (None, None);
-    text.trim_end().chars().filter_map(move |c| {
-        let last = before.replace(c);
-        match quote {
-            Some('\\') => quote = None,
-            Some(open) if c == open => quote = None,
-            Some(_) => {}
-            None if "'\"\\".contains(c) => quote = Some(c),
-            None => return Some((last, c)),
-        }
-        None
-    })
 }
 
 #[cfg(test)]
