@@ -37,24 +37,25 @@ pub(super) fn program(task: &Task<'_>) -> Option<String> {
 }
 
 /// How the toolkit runs it: as a module where the code has a `setup.py`, which is seen where it runs, as a script, or as a
-/// program.
+/// program, which it makes one.
 pub(super) fn started(task: &Task<'_>, program: String) -> Vec<String> {
-    if is_program(&program) {
-        return command::executed(&program);
-    }
     let is_script = program.ends_with(".py");
-    let alone = match is_script {
-        true => vec!["python3".to_owned(), program.clone()],
-        false => command::executed(&program),
-    };
     if task.role.code.is_none() {
-        return alone;
+        return match is_script {
+            true => vec!["python3".to_owned(), program],
+            false => command::executed(&program),
+        };
     }
+    let (name, path) = (command::quote(&program), command::quote(&format!("./{program}")));
+    let alone = match is_script {
+        true => format!("exec python3 {name} \"$@\""),
+        false => format!("chmod +x {path}; exec {path} \"$@\""),
+    };
     let module = command::quote(&program.replace(".py", ""));
-    let interpreter = if is_script { "python3 " } else { "./" };
-    let script = command::quote(&program);
-    let text =
-        format!("[ -e {} ] && exec python3 -m {module} \"$@\"; exec {interpreter}{script} \"$@\"", requirements::SETUP);
+    let text = match is_program(&program) {
+        true => alone,
+        false => format!("[ -e {} ] && exec python3 -m {module} \"$@\"; {alone}", requirements::SETUP),
+    };
     vec!["/bin/sh".to_owned(), "-c".to_owned(), text, program]
 }
 

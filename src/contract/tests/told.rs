@@ -78,11 +78,11 @@ fn amazon_s_toolkit_runs_a_package_as_a_module_and_a_program_as_it_is() {
     };
     let code = "code = \"c\"\n";
     assert_eq!(line("", "t.py"), "python3 t.py -x 1");
-    assert_eq!(line(code, "t.sh"), "/bin/sh -c './t.sh \"$@\"' t.sh -x 1");
+    assert_eq!(line(code, "t.sh"), "/bin/sh -c 'chmod +x ./t.sh; exec ./t.sh \"$@\"' t.sh -x 1");
     // Whether the code is a package shows where it runs.
-    let package = "/bin/sh -c '[ -e setup.py ] && exec python3 -m t \"$@\"; exec ";
-    assert_eq!(line(code, "t.py"), format!("{package}python3 t.py \"$@\"' t.py -x 1"));
-    assert_eq!(line(code, "t"), format!("{package}./t \"$@\"' t -x 1"));
+    let package = "/bin/sh -c '[ -e setup.py ] && exec python3 -m t \"$@\"; ";
+    assert_eq!(line(code, "t.py"), format!("{package}exec python3 t.py \"$@\"' t.py -x 1"));
+    assert_eq!(line(code, "t"), format!("{package}chmod +x ./t; exec ./t \"$@\"' t -x 1"));
 }
 
 #[test]
