@@ -22,6 +22,7 @@ mod parameters;
 pub mod requirements;
 mod sagemaker;
 mod servers;
+mod shell;
 mod tione;
 mod topology;
 mod uai;

@@ -116,20 +116,39 @@ impl ImportError {
     }
 }
 
-type Reader = fn(Node) -> Result<Imported, ImportError>;
+#[derive(Clone, Copy)]
+enum Reader {
+    Alone(fn(Node) -> Result<Imported, ImportError>),
+    /// The runtimes of the file say something of it.
+    Run(fn(Node, &[Node]) -> Result<Imported, ImportError>),
+}
+
+impl Reader {
+    fn read(self, document: Node, runtimes: &[Node]) -> Result<Imported, ImportError> {
+        match self {
+            Self::Alone(read) => read(document),
+            Self::Run(read) => read(document, runtimes),
+        }
+    }
+}
 
 /// Reads the jobs of a file; every one must be right.
 pub fn import(text: &str) -> Result<Contents, ImportError> {
     let mut contents = Contents::default();
     let documents = node::documents(text).map_err(|error| error.advised(text))?;
-    for document in documents.into_iter().flat_map(objects) {
+    let documents: Vec<Node> = documents.into_iter().flat_map(objects).collect();
+    let is_used = |runtime: &Node| documents.iter().any(|job| trainjob::uses(job, runtime));
+    let used: Vec<bool> = documents.iter().map(is_used).collect();
+    let (runtimes, documents): (Vec<_>, Vec<_>) = documents.into_iter().zip(used).partition(|(_, used)| *used);
+    let runtimes: Vec<Node> = runtimes.into_iter().map(|(runtime, _)| runtime).collect();
+    for (document, _) in documents {
         if document.is_null() {
             continue;
         }
         match reader_of(&document) {
             Some(reader) => {
                 let place = document.place;
-                contents.jobs.push(reader(document).map_err(|error| error.or_at(place))?);
+                contents.jobs.push(reader.read(document, &runtimes).map_err(|error| error.or_at(place))?);
             }
             None => contents.skipped.push(description(&document)),
         }
@@ -156,24 +175,25 @@ fn reader_of(document: &Node) -> Option<Reader> {
     let word = |name: &str| document.get(name).and_then(Node::scalar).unwrap_or_default();
     let (version, kind) = (word("apiVersion"), word("kind"));
     if version.starts_with("batch.volcano.sh/") && kind == "Job" {
-        return Some(volcano::read);
+        return Some(Reader::Alone(volcano::read));
     }
     if version.starts_with("kubeflow.org/") && kubeflow::knows(&kind) {
-        return Some(kubeflow::read);
+        return Some(Reader::Alone(kubeflow::read));
     }
     if framework::knows(&version, &kind) {
-        return Some(framework::read);
+        return Some(Reader::Alone(framework::read));
     }
     if version.starts_with("trainer.kubeflow.org/") && kind == "TrainJob" {
-        return Some(trainjob::read);
+        return Some(Reader::Run(trainjob::read));
     }
     if openpai_tasks::knows(document) {
-        return Some(openpai_tasks::read);
+        return Some(Reader::Alone(openpai_tasks::read));
     }
     if document.get("protocolVersion").is_some() {
-        return (word("type") == "job").then_some(openpai_v2::read);
+        return (word("type") == "job").then_some(Reader::Alone(openpai_v2::read));
     }
-    (document.get("jobName").is_some() || document.get("taskRoles").is_some()).then_some(openpai_v1::read)
+    let is_first = document.get("jobName").is_some() || document.get("taskRoles").is_some();
+    is_first.then_some(Reader::Alone(openpai_v1::read))
 }
 
 fn description(document: &Node) -> String {

@@ -182,8 +182,11 @@ impl ScalarsRecord {
 /// A list of Python packages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Requirements {
-    /// Where the task sees it.
-    pub list: String,
+    /// Where the task sees the list.
+    pub list: Option<String>,
+    /// And the code, where that is a package to install.
+    #[serde(default)]
+    pub package: Option<String>,
     /// For messages.
     pub name: String,
     /// Where the task sees the place that they are installed into.

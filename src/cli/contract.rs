@@ -11,7 +11,8 @@ use super::output::{self, Format};
 use super::{Exit, NotFound};
 use crate::contract::catalogue::{ABOUT, About, Example, example, of};
 use crate::contract::layout::in_run;
-use crate::contract::{Access, View, command, requirements, view};
+use crate::contract::requirements::{self, Wanted};
+use crate::contract::{Access, View, command, view};
 use crate::spec::Contract;
 
 pub(super) fn list(form: Form) -> anyhow::Result<Exit> {
@@ -37,7 +38,7 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
     let Example { spec, sample, shown, about: kind } = example(contract);
     let Some(task) = sample.tasks(&spec).nth(shown) else { bail!("contract {name} has no example") };
     let seen = view(&task);
-    let installs = requirements::wanted(&task).map(|wanted| wanted.file);
+    let installs = requirements::wanted(&task);
     let task = format!("{}-{}", task.role.name, task.index);
     match format {
         Format::Json => {
@@ -47,7 +48,8 @@ pub(super) fn show(name: &str, format: Format) -> anyhow::Result<Exit> {
                 all.insert(
                     "example".to_owned(),
                     json!({
-                        "task": task, "installs": installs, "args": seen.args, "env": env, "directory": seen.working_directory,
+                        "task": task, "installs": installs.map(|wanted| wanted.file),
+                        "installs_code_with": installs.and_then(|wanted| wanted.package).map(|_| requirements::SETUP), "args": seen.args, "env": env, "directory": seen.working_directory,
                         "places": seen.places.iter().map(|place| &place.path).collect::<Vec<_>>(),
                         "directories": seen.directories,
                         "files": seen.files.iter().map(|file| json!([file.path, file.content])).collect::<Vec<_>>(),
@@ -67,7 +69,7 @@ fn of_platform(seen: &View) -> impl Iterator<Item = &(String, String)> {
     seen.env.iter().filter(|(name, _)| !OWN.contains(&name.as_str()) && !name.starts_with("TRAINYARD_"))
 }
 
-fn as_text(about: &About, (task, kind): (&str, &str), seen: &View, installs: Option<&str>) -> String {
+fn as_text(about: &About, (task, kind): (&str, &str), seen: &View, installs: Option<Wanted>) -> String {
     let mut out = format!("contract = {:?}\n  serves   {}\n", about.name, about.serves);
     for (title, text) in [("certain", about.certain), ("reading", about.reading)] {
         if !text.is_empty() {
@@ -77,8 +79,11 @@ fn as_text(about: &About, (task, kind): (&str, &str), seen: &View, installs: Opt
     let _ =
         writeln!(out, "\nTask {task} of a job with {kind}, datasets = [\"train=mnist\"], params = {{ epochs = 3 }}");
     let _ = writeln!(out, "\n  runs     {}\n  starts in {}", command::display(&seen.args), seen.working_directory);
-    if let Some(file) = installs {
+    if let Some(Wanted { file, package, .. }) = installs {
         let _ = writeln!(out, "  installs the Python packages of {file} in the code's root, if there is one");
+        if package.is_some() {
+            let _ = writeln!(out, "           and the code itself, if there is a {} in its root", requirements::SETUP);
+        }
     }
     out.push_str("\nSees\n");
     for place in &seen.places {

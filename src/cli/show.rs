@@ -205,6 +205,9 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     if let Some(wanted) = spec.requirements {
         let _ = writeln!(out, "requirements = {wanted}");
     }
+    if let Some(wanted) = spec.resume {
+        let _ = writeln!(out, "resume = {wanted}");
+    }
     for (key, most) in [("max_nodes", spec.max_nodes), ("max_gpu", spec.max_gpu)] {
         if let Some(most) = most {
             let _ = writeln!(out, "{key} = {most}");
@@ -369,7 +372,7 @@ fn as_json(spec: &JobSpec, sample: &Sample) -> Value {
             "below": idle.below, "for_s": idle.lasting.as_secs_f64(), "then": if idle.then == OnIdle::Stop { "stop" } else { "alert" },
         } })),
         "state": state(spec), "rerun": spec.rerun, "datasets": datasets(spec), "extras": spec.extras_as_json(),
-        "requirements": spec.requirements,
+        "requirements": spec.requirements, "resume": spec.resume,
         "scalars": spec.scalars.as_ref().map(|scalars| json!({ "log_dir": scalars.log_dir, "lines": scalars.lines })),
         "remotes": spec.remotes.iter().map(|remote| json!([remote.to_string(), remote.target, remote.sync.map(|at| at.to_string())])).collect::<Vec<_>>(),
         "mounts": spec.mounts.iter().map(|mount| json!([mount.source, mount.target, mount.read_only])).collect::<Vec<_>>(),

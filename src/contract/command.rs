@@ -1,7 +1,7 @@
 //! The command line of a task: what is shown is what runs.
 
 use super::{
-    Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, tione, topology, uai, volcano,
+    Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, shell, tione, topology, uai, volcano,
 };
 use crate::spec::{Command, Contract, Framework, Main, Platform, Profile};
 
@@ -51,30 +51,46 @@ fn unfinished(mut text: &str) -> &str {
     }
 }
 
-/// The script that a parameter names, where a platform runs that.
+/// What runs the script that a parameter names, where a platform does that.
 pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     let program = match (task.spec.contract.platform, task.spec.contract.profile) {
-        (Platform::SageMaker, _) => sagemaker::program(task)?,
+        (Platform::SageMaker, _) => return Some(sagemaker::started(task, sagemaker::program(task)?)),
         (Platform::Tione, Profile::Old) => tione::program(task)?,
         _ => return None,
     };
     Some(match program.ends_with(".py") {
         true => vec!["python3".to_owned(), program],
-        false => vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{program} \"$@\""), program],
+        false => executed(&program),
     })
 }
 
+/// A program beside which the command starts, by its shell.
+pub(super) fn executed(program: &str) -> Vec<String> {
+    vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{} \"$@\"", quote(program)), program.to_owned()]
+}
+
+/// What the role's own command runs, one after the other.
+fn commands(task: &Task<'_>) -> Vec<Vec<String>> {
+    match &task.role.command {
+        Command::Shell(text) => shell::commands(text),
+        Command::Exec(words) => shell::of_words(words.clone()),
+        Command::Default => shell::of_words(task.inside.command.clone()),
+    }
+}
+
+/// Programs that only print their arguments.
+const PRINTERS: [&str; 3] = ["echo", "printf", ":"];
+
 /// The script that the role's own command runs in the end: what comes before it prepares.
 pub(super) fn script(task: &Task<'_>) -> Option<String> {
-    let text = match &task.role.command {
-        Command::Shell(text) => text.clone(),
-        Command::Exec(words) => words.join(" "),
-        Command::Default => return None,
-    };
-    let is_script = |word: &&str| word.ends_with(".py") && word.rsplit('/').next() != Some("setup.py");
-    let first =
-        |line: &str| line.split(|c: char| c.is_whitespace() || "|()\"'".contains(c)).find(is_script).map(str::to_owned);
-    text.rsplit([';', '&', '\n']).find_map(first)
+    if task.role.command == Command::Default {
+        return None;
+    }
+    let is_script = |word: &&String| word.ends_with(".py") && !word.starts_with('-') && shell::name(word) != "setup.py";
+    let prints = |words: &[String]| words.first().is_some_and(|first| PRINTERS.contains(&first.as_str()));
+    let commands = commands(task);
+    let run = commands.iter().rev().filter(|words| !prints(words));
+    run.filter_map(|words| words.iter().find(is_script)).next().cloned()
 }
 
 /// Programs that start processes themselves.
@@ -83,18 +99,14 @@ const STARTERS: &[&str] =
 
 /// Whether the role's own command runs one of them; what follows an option is no program.
 fn starts_itself(task: &Task<'_>) -> bool {
-    let text = match &task.role.command {
-        Command::Shell(text) => text.clone(),
-        Command::Exec(words) => words.join(" "),
-        Command::Default => task.inside.command.join(" "),
-    };
-    let words: Vec<&str> = text.split(|c: char| c.is_whitespace() || ";&|()\"'".contains(c)).collect();
     let is_starter = |word: &str| {
-        let name = word.rsplit('/').next().unwrap_or(word);
+        let name = shell::name(word);
         STARTERS.contains(&name) || name.starts_with("torch.distributed.")
     };
-    let before = std::iter::once("").chain(words.iter().copied());
-    before.zip(&words).any(|(before, word)| is_starter(word) && !before.starts_with("--"))
+    commands(task).iter().any(|words| {
+        let before = std::iter::once("").chain(words.iter().map(String::as_str));
+        before.zip(words).any(|(before, word)| is_starter(word) && !before.starts_with("--"))
+    })
 }
 
 /// What a platform puts before the command, so that a process runs for each rank.

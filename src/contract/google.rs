@@ -86,10 +86,10 @@ fn cluster_spec(task: &Task<'_>) -> Value {
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
     let mut out = vec![pair("CLOUD_ML_JOB_ID", &task.identity.key.job), pair("CLOUD_ML_TRIAL_ID", 1)];
-    out.extend(tf_config(task).map(|config| pair("TF_CONFIG", config)));
+    out.extend(tf_config(task).map(|config| pair("TF_CONFIG", parameters::compact(&config))));
     match task.spec.contract.profile {
         Profile::Vertex => {
-            out.push(pair("CLUSTER_SPEC", cluster_spec(task)));
+            out.push(pair("CLUSTER_SPEC", parameters::compact(&cluster_spec(task))));
             let below = |name: &str| format!("{JOB}/{name}/");
             out.extend([
                 pair("AIP_MODEL_DIR", below("model")),
@@ -109,7 +109,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
                 ]);
             }
         }
-        _ => out.extend(tf_config(task).map(|config| pair("CLUSTER_SPEC", config))),
+        _ => out.extend(tf_config(task).map(|config| pair("CLUSTER_SPEC", parameters::compact(&config)))),
     }
     out
 }

@@ -70,7 +70,9 @@ fn mxnet(task: &Task<'_>) -> Pairs {
     let role = out.first().map(|(_, role)| role.clone()).unwrap_or_default();
     out.push(pair(
         "MX_CONFIG",
-        json!({ "cluster": cluster, "labels": {}, "task": { "type": role, "index": task.index } }),
+        parameters::compact(
+            &json!({ "cluster": cluster, "labels": {}, "task": { "type": role, "index": task.index } }),
+        ),
     ));
     out
 }

@@ -22,7 +22,7 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 }
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
-    let hyperparameters = parameters::texts(&task.role.params).to_string();
+    let hyperparameters = parameters::compact(&parameters::texts(&task.role.params));
     let mut out = vec![SeenFile::new("/ml/input/config/hyperparameters.json", hyperparameters)];
     if let Command::Shell(text) = &task.role.command {
         let launch = "cd /ml/usercode\nexec sh /ml/input/config/execution/command.sh\n";
@@ -60,7 +60,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("PAI_OUTPUT_MODEL", "/ml/output/model"),
         pair("PAI_OUTPUT_CHECKPOINTS", "/ml/output/checkpoints"),
         pair("PAI_OUTPUT_LOGS", "/ml/output/logs"),
-        pair("PAI_HPS", parameters::texts(&task.role.params)),
+        pair("PAI_HPS", parameters::compact(&parameters::texts(&task.role.params))),
         pair("PAI_USER_ARGS", user_args(task)),
         pair("PAI_TRAINING_JOB_ID", &task.identity.key.job),
     ];

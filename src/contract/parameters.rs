@@ -35,7 +35,7 @@ pub(super) fn text(param: &Param) -> String {
     match param {
         Param::Flag => "true".to_owned(),
         Param::Value(value) => value.clone(),
-        Param::List(items) => json(&items.iter().map(item).collect(), COMPACT),
+        Param::List(items) => compact(&items.iter().map(item).collect()),
     }
 }
 
@@ -48,7 +48,7 @@ fn item(item: &ListItem) -> Value {
 
 /// What stands between entries, and between a key and its value.
 pub(super) type Separators = (&'static str, &'static str);
-pub(super) const COMPACT: Separators = (",", ":");
+const COMPACT: Separators = (",", ":");
 /// Those of Python's `json.dumps` by itself.
 pub(super) const SPACED: Separators = (", ", ": ");
 
@@ -66,6 +66,11 @@ pub(super) fn json(value: &Value, separators: Separators) -> String {
         Value::Number(number) => python_number(number),
         other => in_ascii(&other.to_string()),
     }
+}
+
+/// The same without spaces.
+pub(super) fn compact(value: &Value) -> String {
+    json(value, COMPACT)
 }
 
 /// JSON in the characters from space to `~` alone.

@@ -1,31 +1,47 @@
-//! Python packages that the code lists: which platforms install them, and how a task sees them.
+//! Python packages that the code lists, and is: which platforms install them, and how a task sees them.
 
-use super::Task;
-use crate::spec::{Platform, Profile};
+use super::{Task, sagemaker};
+use crate::spec::{Command, Platform, Profile};
 
 /// Where a task sees the environment that they are installed into.
 pub const PLACE: &str = "/run/trainyard/requirements";
 /// Where pip keeps what it has built and fetched.
 pub const WHEELS: &str = "/run/trainyard/wheels";
 
-/// The list that is to be installed.
+/// The file in the root of the code that makes a package of it.
+pub const SETUP: &str = "setup.py";
+
+/// What of the code is to be installed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// In the root of the code.
+    /// The list, in the root of the code.
     pub file: &'static str,
+    /// Where the code is installed itself if it has a [`SETUP`]: a place of it in which the task may write.
+    pub package: Option<&'static str>,
+    /// The list counts only beside a package.
+    pub list_alone: bool,
     /// The job itself asks for it.
     pub must_be_there: bool,
 }
 
-/// Whether a list of the task's code is installed before its command: as the job says or, where it says nothing, as its
+/// Whether the task's code, or what it lists, is installed before its command: as the job says or, where it says nothing, as its
 /// platform does.
 pub fn wanted(task: &Task<'_>) -> Option<Wanted> {
     task.role.code.as_ref().filter(|_| !has_image_of_its_own(task))?;
     let of_platform = of_platform(task.spec.contract.platform, task.spec.contract.profile);
-    match task.spec.requirements {
-        Some(false) => None,
-        Some(true) => Some(Wanted { file: of_platform.unwrap_or("requirements.txt"), must_be_there: true }),
-        None => of_platform.map(|file| Wanted { file, must_be_there: false }),
+    let package = (task.spec.contract.platform == Platform::SageMaker).then_some("/opt/ml/code");
+    let program = package.filter(|_| task.role.command == Command::Default).and_then(|_| sagemaker::program(task));
+    match (task.spec.requirements, program) {
+        (Some(false), _) => None,
+        (Some(true), _) => {
+            let file = of_platform.unwrap_or("requirements.txt");
+            Some(Wanted { file, package, list_alone: true, must_be_there: true })
+        }
+        (None, Some(program)) if sagemaker::is_program(&program) => None,
+        (None, program) => {
+            let list_alone = program.is_none_or(|program| program.ends_with(".py"));
+            of_platform.map(|file| Wanted { file, package, list_alone, must_be_there: false })
+        }
     }
 }
 
@@ -78,5 +94,24 @@ mod tests {
         let sample = crate::contract::Sample::of("job.toml", &spec);
         let have = |task: &Task<'_>| wanted(task).map(|_| task.role.name.to_string());
         assert_eq!(sample.tasks(&spec).filter_map(|task| have(&task)).collect::<Vec<_>>(), ["main", "notebook"]);
+    }
+
+    #[test]
+    fn amazon_s_toolkit_installs_for_python_alone() {
+        let of = |rest: &str| {
+            let job = format!("contract = 'sagemaker'\ncode = 'c'\n{rest}");
+            let (spec, found) = crate::spec::parse("job.toml", &job);
+            let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+            crate::contract::Sample::of("job.toml", &spec).tasks(&spec).next().and_then(|task| wanted(&task))
+        };
+        let (file, package) = ("requirements.txt", Some("/opt/ml/code"));
+        let script = Wanted { file, package, list_alone: true, must_be_there: false };
+        assert_eq!(of("params.sagemaker_program = 'train.py'"), Some(script));
+        assert_eq!(of("command = 'sh train.sh'"), Some(script), "it may run Python, as far as we know");
+        assert_eq!(of("env.SAGEMAKER_PROGRAM = 'own'"), Some(Wanted { list_alone: false, ..script }));
+        assert_eq!(of("params.sagemaker_program = 'train.sh'"), None);
+        let asked = of("params.sagemaker_program = 'train.sh'\nrequirements = true");
+        assert_eq!(asked, Some(Wanted { must_be_there: true, ..script }));
+        assert_eq!(of("params.sagemaker_program = 'train.py'\nrequirements = false"), None);
     }
 }

@@ -3,8 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::parameters::compact;
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, command, host, naming, parameters, servers};
+use super::{SeenFile, Task, command, host, naming, parameters, requirements, servers};
 use crate::spec::{Framework, Strategy};
 
 /// Keys that the platform keeps for itself.
@@ -33,6 +34,34 @@ pub(super) fn program(task: &Task<'_>) -> Option<String> {
     let mut env = task.inside.env.iter().chain(&task.role.env).rev();
     let variable = || env.find(|(name, _)| name == "SAGEMAKER_PROGRAM").map(|(_, value)| value.clone());
     param.map(|(_, param)| parameters::text(param)).or_else(variable).filter(|program| !program.is_empty())
+}
+
+/// How the toolkit runs it: as a module where the code has a `setup.py`, which is seen where it runs, as a script, or as a
+/// program, which it makes one.
+pub(super) fn started(task: &Task<'_>, program: String) -> Vec<String> {
+    let is_script = program.ends_with(".py");
+    if task.role.code.is_none() {
+        return match is_script {
+            true => vec!["python3".to_owned(), program],
+            false => command::executed(&program),
+        };
+    }
+    let (name, path) = (command::quote(&program), command::quote(&format!("./{program}")));
+    let alone = match is_script {
+        true => format!("exec python3 {name} \"$@\""),
+        false => format!("chmod +x {path}; exec {path} \"$@\""),
+    };
+    let module = command::quote(&program.replace(".py", ""));
+    let text = match is_program(&program) {
+        true => alone,
+        false => format!("[ -e {} ] && exec python3 -m {module} \"$@\"; {alone}", requirements::SETUP),
+    };
+    vec!["/bin/sh".to_owned(), "-c".to_owned(), text, program]
+}
+
+/// By its name it is one of a shell's, for which the toolkit installs nothing.
+pub(super) fn is_program(program: &str) -> bool {
+    program.ends_with(".sh")
 }
 
 /// Those that the platform keeps for itself.
@@ -71,7 +100,7 @@ pub(super) fn input_config(task: &Task<'_>) -> Value {
 }
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
-    let file = |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), value.to_string());
+    let file = |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), compact(&value));
     vec![
         file("hyperparameters.json", parameters::texts(&task.role.params)),
         file("resourceconfig.json", resource_config(task)),
@@ -86,11 +115,6 @@ fn encoded(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => compact(other),
     }
-}
-
-/// As the toolkit writes its variables.
-fn compact(value: &Value) -> String {
-    parameters::json(value, parameters::COMPACT)
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
@@ -118,7 +142,7 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
     ];
     let mut out: Pairs = plain.iter().map(|(name, value)| pair(*name, value)).collect();
     out.extend([
-        pair("SM_HOSTS", json!(hosts)),
+        pair("SM_HOSTS", compact(&json!(hosts))),
         pair("SM_CURRENT_HOST", host::primary(task)),
         pair("CURRENT_HOST", host::primary(task)),
         pair("SM_NETWORK_INTERFACE_NAME", interface(task)),
@@ -128,12 +152,12 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("SM_USER_ARGS", compact(&json!(arguments(task)))),
         pair("SM_USER_ENTRY_POINT", &program),
         pair("SM_MODULE_NAME", module(&program)),
-        pair("SM_CHANNELS", json!(channels)),
-        pair("SM_CURRENT_INSTANCE_GROUP_HOSTS", json!(hosts)),
-        pair("SM_INSTANCE_GROUPS", json!(["homogeneousCluster"])),
-        pair("SM_INSTANCE_GROUPS_DICT", groups(&hosts)),
-        pair("SM_RESOURCE_CONFIG", resource_config(task)),
-        pair("SM_INPUT_DATA_CONFIG", input_config(task)),
+        pair("SM_CHANNELS", compact(&json!(channels))),
+        pair("SM_CURRENT_INSTANCE_GROUP_HOSTS", compact(&json!(hosts))),
+        pair("SM_INSTANCE_GROUPS", compact(&json!(["homogeneousCluster"]))),
+        pair("SM_INSTANCE_GROUPS_DICT", compact(&groups(&hosts))),
+        pair("SM_RESOURCE_CONFIG", compact(&resource_config(task))),
+        pair("SM_INPUT_DATA_CONFIG", compact(&input_config(task))),
         pair("SM_FRAMEWORK_PARAMS", compact(&reserved(task))),
         pair("TRAINING_JOB_NAME", naming::job_name(task)),
         pair("SAGEMAKER_JOB_NAME", naming::job_name(task)),

@@ -197,8 +197,6 @@ fn sagemaker_is_what_its_own_toolkit_tells() {
     let torch = seen(&job("sagemaker", &format!("framework = \"pytorch\"\n{NODES}")), 1);
     assert_variables(&torch, &[("MASTER_ADDR", "algo-1"), ("MASTER_PORT", "7777"), ("PET_NODE_RANK", "1")]);
     assert_eq!(variable(&torch, "RANK"), None, "torchrun sets it");
-    let entry = seen("contract = \"sagemaker\"\ncode = \"c\"\n[params]\nsagemaker_program = \"t.py\"\nx = 1\n", 0);
-    assert_eq!(entry.args, ["python3", "t.py", "-x", "1"]);
 }
 
 #[test]

@@ -27,7 +27,8 @@ fn spaced(value: &Value) -> String {
 }
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
-    let file = |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), value.to_string());
+    let file =
+        |name: &str, value: Value| SeenFile::new(format!("/opt/ml/input/config/{name}"), parameters::compact(&value));
     vec![
         file("hyperparameters.json", parameters::texts(&task.role.params)),
         file("inputdataconfig.json", sagemaker::input_config(task)),

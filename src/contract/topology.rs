@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Task, host, join};
+use super::{Task, host, join, parameters};
 use crate::spec::Network;
 
 pub(super) type Pairs = Vec<(String, String)>;
@@ -193,7 +193,7 @@ pub(super) fn tf_json(
     if let (Environment::Cloud, Some(out)) = (environment, out.as_object_mut()) {
         out.insert("environment".to_owned(), json!("cloud"));
     }
-    out.to_string()
+    parameters::compact(&out)
 }
 
 /// `MASTER_ADDR`, `MASTER_PORT`, `WORLD_SIZE`, `RANK`: one for each node.

@@ -223,6 +223,7 @@ fn lines(spec: &JobSpec) -> Vec<(&'static str, String)> {
         out.extend(most.map(|most| (key, most.to_string())));
     }
     out.extend(spec.requirements.map(|wanted| ("requirements", wanted.to_string())));
+    out.extend(spec.resume.map(|wanted| ("resume", wanted.to_string())));
     if !spec.description.is_empty() {
         out.push(("description", quoted(&spec.description)));
     }

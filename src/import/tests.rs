@@ -2,6 +2,7 @@ mod export;
 mod framework;
 mod refusals;
 mod tasks;
+mod trainjob;
 mod volcano;
 
 use super::*;
@@ -572,18 +573,6 @@ fn a_mount_of_no_volume_and_arguments_of_an_unknown_program_are_named() {
 }
 
 #[test]
-fn a_train_job_is_known_by_the_name_of_its_runtime() {
-    let text = "apiVersion: trainer.kubeflow.org/v1alpha1\nkind: TrainJob\nmetadata: {name: t}\nspec:\n  suspend: true\n  \
-                runtimeRef: {name: torch-distributed}\n  trainer:\n    numNodes: 3\n    image: lab/t\n    command: [torchrun, x.py]\n    \
-                resourcesPerNode: {limits: {cpu: \"4\", memory: 8Gi}}\n";
-    let job = only(text);
-    assert_eq!(fields(&job), ["spec.runtimeRef.name"]);
-    let spec = spec_of(&job);
-    assert_eq!((role(&spec, "node").count, spec.state), (3, DesiredState::Held));
-    assert!(job.toml.contains("framework = \"pytorch\""));
-}
-
-#[test]
 fn aliases_are_expanded_but_not_for_ever() {
     let text = VCJOB
         .replace("cpu: 500m, memory: 100M", "<<: &r {cpu: 1, memory: 2Gi}")
@@ -615,6 +604,7 @@ code = "digits"
 datasets = ["mnist@v3", "labels"]
 network = "job"
 requirements = false
+resume = true
 retry = { on = ["oom", "lost"], backoff = "3s" }
 mounts = [{ source = "/data/a b", target = "/data" }, { source = "/x", target = "/x", read_only = true }]
 retries = 2

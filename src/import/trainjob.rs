@@ -1,9 +1,10 @@
-//! Kubeflow Trainer v2: `TrainJob`. Its runtime, an object of the cluster, is known by name alone.
+//! Kubeflow Trainer v2: `TrainJob`. Of its runtime image, nodes and framework are carried where it stands in the same file; else it is
+//! an object of the cluster, known by name alone.
 
 use super::draft::{Draft, DraftRole};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
-use super::{ImportError, Imported, pod};
+use super::{ImportError, Imported, Loss, pod};
 
 /// The runtimes that Kubeflow ships, by the beginnings of their names.
 const RUNTIMES: [(&str, &str); 5] =
@@ -28,14 +29,47 @@ const SPEC: &Fates = &[
 const RUNTIME: &Fates =
     &[("apiGroup", Fate::Nothing("the name says enough")), ("kind", Fate::Nothing("the name says enough"))];
 
-pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
+const RUNTIME_SPEC: &Fates = &[("podGroupPolicy", Fate::Nothing("all tasks of a job start together here"))];
+
+const OF_RUNTIME: &str = "the runtime's: write it into the job file";
+
+const CONTAINER: &Fates = &[
+    ("name", Fate::Nothing("a task has one container")),
+    ("command", Fate::Lost(OF_RUNTIME)),
+    ("args", Fate::Lost(OF_RUNTIME)),
+    ("env", Fate::Lost(OF_RUNTIME)),
+    ("resources", Fate::Lost(OF_RUNTIME)),
+];
+
+/// What a runtime gives to its jobs.
+#[derive(Debug, Default)]
+struct Runtime {
+    framework: Option<&'static str>,
+    nodes: Option<i64>,
+    image: Option<String>,
+}
+
+/// Whether a job runs by this runtime.
+pub(super) fn uses(job: &Node, runtime: &Node) -> bool {
+    let text =
+        |node: &Node, path: &[&str]| path.iter().try_fold(node, |node, name| node.get(name)).and_then(Node::scalar);
+    let kind = text(runtime, &["kind"]);
+    kind.is_some_and(|kind| ["TrainingRuntime", "ClusterTrainingRuntime"].contains(&kind.as_str()))
+        && text(job, &["kind"]).as_deref() == Some("TrainJob")
+        && text(job, &["spec", "runtimeRef", "name"])
+            .is_some_and(|name| Some(name) == text(runtime, &["metadata", "name"]))
+}
+
+/// `runtimes` are those of the same file.
+pub(super) fn read(document: Node, runtimes: &[Node]) -> Result<Imported, ImportError> {
+    let own = runtimes.iter().find(|runtime| uses(&document, runtime));
     let mut document = Fields::of(document, "")?;
     let mut metadata = document.object("metadata")?;
     let mut draft = Draft::new("a TrainJob of Kubeflow", pod::name(&mut metadata)?, "kubeflow");
     pod::keep_metadata(metadata, &mut draft)?;
     let mut spec = document.object("spec")?;
     document.leave(DOCUMENT, &mut draft.losses);
-    runtime(&mut spec, &mut draft)?;
+    let runtime = runtime(&mut spec, &mut draft, own)?;
     if spec.flag("suspend")? == Some(true) {
         draft.state = Some("held".to_owned());
     }
@@ -43,7 +77,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         draft.max_duration_s = Some(seconds.unsigned_abs());
     }
     let mut trainer = spec.object("trainer")?;
-    let nodes = trainer.number("numNodes", 1)?;
+    let nodes = trainer.number("numNodes", 1)?.or(runtime.nodes);
     if nodes.is_none() {
         draft
             .losses
@@ -56,25 +90,82 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         draft.env.push(("PET_NPROC_PER_NODE".to_owned(), count));
     }
     pod::resources(trainer.object("resourcesPerNode")?, &mut role, &mut draft.losses)?;
-    if !trainer.has("image") {
+    if !trainer.has("image") && runtime.image.is_none() {
         draft.losses.push(trainer.loss("image", "the runtime names it, which is not part of this file; write image"));
     }
     pod::runs(&mut trainer, &mut role, &mut draft.losses)?;
+    role.image = role.image.or(runtime.image);
     trainer.leave(&[], &mut draft.losses);
     draft.roles.push(role);
     spec.leave(SPEC, &mut draft.losses);
     draft.finish()
 }
 
-fn runtime(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
-    let mut runtime = spec.object("runtimeRef")?;
-    let name = runtime.text("name")?.unwrap_or_default();
-    draft.framework = RUNTIMES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, framework)| *framework);
-    let why = match draft.framework {
-        Some(framework) => format!("{name:?} is not part of this file; framework = {framework:?} stands for it"),
-        None => format!("{name:?} is not part of this file, and no runtime of that name is known; write framework"),
+fn runtime(spec: &mut Fields, draft: &mut Draft, own: Option<&Node>) -> Result<Runtime, ImportError> {
+    let mut reference = spec.object("runtimeRef")?;
+    let name = reference.text("name")?.unwrap_or_default();
+    let runtime = match own {
+        Some(node) => of_file(node, &mut draft.losses)?,
+        None => {
+            let framework = framework_of(&name);
+            let why = match framework {
+                Some(framework) => {
+                    format!("{name:?} is not part of this file; framework = {framework:?} stands for it")
+                }
+                None => {
+                    format!("{name:?} is not part of this file, and no runtime of that name is known; write framework")
+                }
+            };
+            draft.losses.push(reference.loss("name", why));
+            Runtime { framework, ..Runtime::default() }
+        }
     };
-    draft.losses.push(runtime.loss("name", why));
-    runtime.leave(RUNTIME, &mut draft.losses);
-    Ok(())
+    draft.framework = runtime.framework;
+    reference.leave(RUNTIME, &mut draft.losses);
+    Ok(runtime)
+}
+
+fn framework_of(name: &str) -> Option<&'static str> {
+    RUNTIMES.iter().find(|(prefix, _)| name.starts_with(prefix)).map(|(_, framework)| *framework)
+}
+
+/// A runtime that stands in the file.
+fn of_file(node: &Node, losses: &mut Vec<Loss>) -> Result<Runtime, ImportError> {
+    let mut document = Fields::of(node.clone(), "")?;
+    let name = document.object("metadata")?.text("name")?.unwrap_or_default();
+    let mut spec = document.object("spec")?;
+    let mut policy = spec.object("mlPolicy")?;
+    let nodes = policy.number("numNodes", 1)?;
+    let framework = policy.names().iter().find_map(|kind| framework_of(kind)).or_else(|| framework_of(&name));
+    policy.leave(&[], losses);
+    let mut template = spec.object("template")?;
+    let mut jobs = template.object("spec")?;
+    let mut image = None;
+    for mut job in jobs.objects("replicatedJobs")? {
+        match job.text("name")?.as_deref() {
+            Some("node") => image = trained_in(job, losses)?,
+            _ => losses.push(job.loss("name", "what runs before the training belongs into the command")),
+        }
+    }
+    [jobs, template].into_iter().for_each(|rest| rest.leave(&[], losses));
+    spec.leave(RUNTIME_SPEC, losses);
+    Ok(Runtime { framework, nodes, image })
+}
+
+/// The image of the job that trains; all else of it is named.
+fn trained_in(mut job: Fields, losses: &mut Vec<Loss>) -> Result<Option<String>, ImportError> {
+    let mut template = job.object("template")?;
+    let mut spec = template.object("spec")?;
+    let mut inner = spec.object("template")?;
+    let mut pod = inner.object("spec")?;
+    let mut image = None;
+    for mut container in pod.objects("containers")? {
+        image = image.or(container.text("image")?);
+        container.leave(CONTAINER, losses);
+    }
+    let labels: &Fates = &[("metadata", Fate::Nothing("says which step it is"))];
+    [inner, template].into_iter().for_each(|rest| rest.leave(labels, losses));
+    [pod, spec].into_iter().for_each(|rest| rest.leave(&[], losses));
+    job.leave(&[("dependsOn", Fate::Nothing("on what is named as lost"))], losses);
+    Ok(image)
 }

@@ -1,4 +1,4 @@
-//! Installs what a job's code lists before its command runs: a step of the container's first process, under all that
+//! Installs what a job's code lists, and the code itself where that is a package, before its command runs: a step of the container's first process, under all that
 //! holds the command.
 //!
 //! The tasks of all jobs that need the same share one place, and whoever has its lock installs there; the others find it
@@ -22,7 +22,7 @@ const REASON_MAX: usize = 500;
 
 /// pip's own words go to the task's log as they come, its errors when it has ended.
 const SCRIPT: &str = r#"
-list=$1 place=$2
+list=$1 place=$2 package=$3
 fail() {
     echo "ERROR: $1" >> "$place/errors"
     cat "$place/errors" >&2
@@ -31,14 +31,16 @@ fail() {
 rm -rf "$place/env" "$place/site"
 : > "$place/errors"
 python=$(command -v python3 || command -v python) || fail "the image has no Python to install them for"
-echo "trainyard: installing $list"
+for what in ${list:+"$list"} ${package:+"$package"}; do echo "trainyard: installing $what"; done
 "$python" -m venv --without-pip --system-site-packages "$place/env" >> "$place/errors" 2>&1 ||
     fail "$python cannot make a virtual environment"
 own=$place/env/bin/python
 "$own" -m pip --version > /dev/null 2>&1 || "$own" -m ensurepip > /dev/null 2>> "$place/errors" ||
     fail "the image has no pip"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_ROOT_USER_ACTION=ignore
-"$own" -m pip install -r "$list" 2>> "$place/errors" || fail "pip ended with $?"
+set -- ${package:+.} ${list:+-r "$list"}
+[ -z "$package" ] || cd "$package" || fail "there is no $package"
+"$own" -m pip install "$@" 2>> "$place/errors" || fail "pip ended with $?"
 cat "$place/errors" >&2
 ln -s "$("$own" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" "$place/site" &&
     : > "$place/complete"
@@ -46,7 +48,8 @@ ln -s "$("$own" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" "$
 
 /// What installs them, with the environment of the task's command.
 pub(super) fn installer(requirements: &Requirements, command: &Command) -> Option<Command> {
-    let words = ["/bin/sh", "-c", SCRIPT, "sh", &requirements.list, &requirements.place];
+    let [list, package] = [&requirements.list, &requirements.package].map(|path| path.as_deref().unwrap_or_default());
+    let words = ["/bin/sh", "-c", SCRIPT, "sh", list, &requirements.place, package];
     let args = words.into_iter().map(CString::new).collect::<Result<_, _>>().ok()?;
     let own_cache = command.env.iter().any(|entry| entry.as_bytes().starts_with(b"PIP_CACHE_DIR="));
     let cache = CString::new(format!("PIP_CACHE_DIR={}", requirements.wheels)).ok().filter(|_| !own_cache);

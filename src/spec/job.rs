@@ -28,6 +28,8 @@ pub struct JobSpec {
     pub strategy: Option<Strategy>,
     /// Whether Python packages that the code lists are installed first; as its contract says when absent.
     pub requirements: Option<bool>,
+    /// Whether the output begins as the last run left it; as its contract says when absent.
+    pub resume: Option<bool>,
     pub datasets: Vec<Dataset>,
     /// By target.
     pub mounts: Vec<HostMount>,
@@ -577,16 +579,26 @@ impl JobSpec {
         self.roles.iter().any(|role| matches!(&role.command, Command::Exec(words) if words == &[strategy::AGENT]))
     }
 
+    /// What of the output a run finds as the last one of the job left it, below the output; all of it is the empty path.
+    pub fn resumed(&self) -> Option<&'static str> {
+        let of_platform = self.contract.resumed();
+        match self.resume {
+            Some(true) => of_platform.or(Some("")),
+            Some(false) => None,
+            None => of_platform,
+        }
+    }
+
     /// Code is to be copied, an image to be got, or a version of a dataset to be chosen before a run may start.
     pub fn needs_preparation(&self) -> bool {
-        let is_resumed = self.contract.resumed().is_some();
+        let is_resumed = self.resumed().is_some();
         let has_data = !self.remotes.is_empty() || !self.datasets.is_empty();
         is_resumed || has_data || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
     }
 
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
     pub fn comes_from_elsewhere(&self) -> bool {
-        let is_resumed = self.contract.resumed().is_some();
+        let is_resumed = self.resumed().is_some();
         let is_brought =
             |role: &Role| role.image != Image::Host || matches!(role.code, Some(Code::Git(_) | Code::Stored(_)));
         is_resumed || self.copied_in().next().is_some() || self.roles.iter().any(is_brought)

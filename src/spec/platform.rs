@@ -122,7 +122,7 @@ impl fmt::Display for Contract {
 }
 
 impl Contract {
-    /// What of the output a run finds as the last one of its job left it, below the output; all of it is the empty path.
+    /// As [`JobSpec::resumed`](super::JobSpec::resumed), where the file says nothing.
     pub fn resumed(self) -> Option<&'static str> {
         match self.platform {
             Platform::Uai => Some(""),

@@ -98,6 +98,7 @@ pub(super) fn from_wire(
         framework,
         strategy,
         requirements: wire.requirements.as_ref().map(|flag| *flag.get_ref()),
+        resume: wire.resume,
         datasets,
         mounts,
         remotes,

@@ -562,6 +562,15 @@ fn requirements_are_those_of_the_code_and_installed_by_our_init() {
     assert!(errors("code = \"x\"\nrequirements = true\ninit = false")[0].contains("init = false"));
 }
 
+#[test]
+fn a_run_begins_as_the_last_one_ended_where_the_file_or_its_platform_says_so() {
+    let of = |text: &str| job(text).resumed();
+    assert_eq!([of(""), of("contract = \"modelarts\""), of("contract = \"uai\"\nresume = false")], [None; 3]);
+    assert_eq!([of("contract = \"uai\""), of("contract = \"modelarts\"\nresume = true")], [Some(""); 2]);
+    assert_eq!(of("contract = \"pai\"\nresume = true"), Some("checkpoints"));
+    assert!(job("resume = true").needs_preparation() && job("resume = true").comes_from_elsewhere());
+}
+
 // What fuzzing has found.
 
 #[test]

@@ -22,6 +22,7 @@ pub(super) struct WireJob {
     pub(super) strategy: Option<Spanned<String>>,
     pub(super) code: Option<Spanned<WireCode>>,
     pub(super) requirements: Option<Spanned<bool>>,
+    pub(super) resume: Option<bool>,
     pub(super) datasets: Vec<Spanned<String>>,
     pub(super) mounts: Vec<Spanned<WireMount>>,
     pub(super) network: Option<String>,

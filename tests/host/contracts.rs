@@ -99,6 +99,12 @@ fn platforms_do_around_a_script_what_they_promise() {
     assert_eq!(instance.wait_end("resumes", 2)["state"], "succeeded");
     assert_eq!(fs::read_to_string(instance.run_dir("resumes", 2).join("output/epoch")).unwrap(), "x\nx\n");
     assert_eq!(fs::read_to_string(instance.run_dir("resumes", 1).join("output/epoch")).unwrap(), "x\n", "its own");
+    let predownload =
+        "contract = \"modelarts\"\nresume = true\ncommand = 'cat $train_url/epoch; echo x >> $train_url/epoch #'\n";
+    instance.run_job("predownload", predownload);
+    instance.ok(&["rerun", "predownload"]);
+    let report = instance.wait_end("predownload", 2);
+    assert!(report["state"] == "succeeded" && instance.log("predownload", "main-0") == "x\n", "{report:#}");
     let parts = "contract = \"pai\"\ncommand = 'ls /ml/output /ml/output/checkpoints; touch /ml/output/x /ml/output/checkpoints/c'\n";
     instance.run_job("parts", parts);
     instance.ok(&["rerun", "parts"]);

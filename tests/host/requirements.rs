@@ -19,6 +19,25 @@ with zipfile.ZipFile(sys.argv[1] + '/tiny-1.0-py3-none-any.whl', 'w') as wheel:
     wheel.writestr(info + 'entry_points.txt', '[console_scripts]\ntiny-says = tiny:say\n')
     wheel.writestr(info + 'RECORD', '')
 "#;
+/// Code that is a package, by a backend of its own: what it installs is not in the code itself.
+const PACKAGE: [(&str, &str); 4] = [
+    ("setup.py", "from setuptools import setup\nsetup()\n"),
+    ("pyproject.toml", "[build-system]\nrequires = []\nbuild-backend = \"backend\"\nbackend-path = [\".\"]\n"),
+    (
+        "backend.py",
+        "import zipfile\n\
+         def build_wheel(directory, config_settings=None, metadata_directory=None):\n    \
+             open('built', 'w').close()\n    \
+             info, name = 'own-1.0.dist-info/', 'own-1.0-py3-none-any.whl'\n    \
+             with zipfile.ZipFile(f'{directory}/{name}', 'w') as wheel:\n        \
+                 wheel.writestr('own.py', 'WORD = \"installed\"')\n        \
+                 wheel.writestr(info + 'METADATA', 'Metadata-Version: 2.1\\nName: own\\nVersion: 1.0\\n')\n        \
+                 wheel.writestr(info + 'WHEEL', 'Wheel-Version: 1.0\\nGenerator: test\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\n        \
+                 wheel.writestr(info + 'RECORD', '')\n    \
+             return name\n",
+    ),
+    ("train.py", "import own, sys, tiny\nprint(own.WORD, tiny.WORD, __spec__.name, sys.argv[1:])\n"),
+];
 const OFFLINE: &str = "env = { PIP_NO_INDEX = \"1\", PIP_FIND_LINKS = \"/dataset\" }\n";
 
 fn has_pip(test: &str) -> bool {
@@ -84,6 +103,14 @@ fn listed_packages_are_installed_once_and_seen_by_every_task() {
     let kept: Vec<_> = fs::read_dir(&own).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert_eq!(kept.len(), 2, "one environment and the wheels: {kept:?}");
     assert!(kept.iter().all(|path| fs::metadata(path).unwrap().uid() == 4321));
+    // Amazon's toolkit installs code that is a package, and runs it as a module.
+    PACKAGE.iter().for_each(|(name, content)| fs::write(code.join(name), content).unwrap());
+    let amazon = "contract = \"sagemaker\"\n[params]\nsagemaker_program = \"train.py\"\nepochs = 3\n";
+    let package = run_for_ada(&instance, "package", amazon);
+    let log = instance.log("package", &text(&package["tasks"][0]["task"]));
+    let asked = "trainyard: installing /code/requirements.txt\ntrainyard: installing /opt/ml/code\n";
+    assert!(log.starts_with(asked), "{package:#} {log}");
+    assert!(log.ends_with("installed it is there train ['--epochs', '3']\n"), "{package:#} {log}");
     instance.shutdown();
 }
 

@@ -32,6 +32,22 @@ fn numbers_of_parameters_are_as_python_writes_them() {
         serde_json::from_str::<Value>(&variable(&animals("sagemaker"), "SM_USER_ARGS").unwrap()).unwrap(),
         json!(["--animals", "['\u{732b}\\t', '\u{1f431}\\r\\x7f']", "--name", "\u{e4}"])
     );
+    let texts = r#"{"animals":"[\"\\u732b\\t\",\"\\ud83d\\udc31\\r\\u007f\"]","name":"\u00e4"}"#;
+    assert_variables(&animals("pai"), &[("PAI_HPS", texts), ("PAI_HPS_NAME", "\u{e4}")]);
+    assert_eq!(file(&animals("pai"), "/ml/input/config/hyperparameters.json"), texts);
+    for contract in ["sagemaker", "tione/1"] {
+        assert_eq!(file(&animals(contract), "/opt/ml/input/config/hyperparameters.json"), texts);
+    }
+    let channel = seen("contract = \"sagemaker\"\ncommand = \"x\"\ndatasets = [\"训练=a\"]", 0);
+    assert_variables(&channel, &[("SM_CHANNELS", r#"["\u8bad\u7ec3"]"#)]);
+    for told in [
+        file(&channel, "/opt/ml/input/config/inputdataconfig.json"),
+        variable(&channel, "SM_INPUT_DATA_CONFIG").unwrap(),
+    ] {
+        assert!(told.starts_with(r#"{"\u8bad\u7ec3":{"#), "{told}");
+    }
+    let config = variable(&animals("google"), "TF_CONFIG").unwrap();
+    assert!(config.contains(r#""--name=\u00e4""#), "{config}");
     let spaced = hps.replace(',', ", ").replace(':', ": ");
     assert_variables(&animals("tione/1"), &[("TM_HPS", &spaced)]);
 }
@@ -43,11 +59,30 @@ fn the_entry_point_is_the_script_that_a_command_runs_in_the_end() {
         ("python prepare.py; python src/train.py --config conf.py | tee log", "src/train.py"),
         ("python prepare.py\npython train.py\necho done", "train.py"),
         ("cd pkg && python ./setup.py develop", ""),
+        ("python train.py --note 'a; x.py' \"b && y.py\"", "train.py"),
+        ("python train.py > log 2>&1 && echo 'all of (x.py) is done, as y.py'", "train.py"),
+        ("exec bash -lc 'cd src; python \"my train.py\" --note z.py' # not w.py", "my train.py"),
+        ("sh run.sh --file=x.py", ""),
     ] {
         let of = |contract: &str| seen(&format!("contract = \"{contract}\"\ncommand = {command:?}\n"), 0);
         assert_variables(&of("sagemaker"), &[("SM_USER_ENTRY_POINT", script)]);
         assert_variables(&of("tione/1"), &[("TM_USER_ENTRY_POINT", script)]);
     }
+}
+
+#[test]
+fn amazon_s_toolkit_runs_a_package_as_a_module_and_a_program_as_it_is() {
+    let line = |code: &str, program: &str| {
+        let text = format!("contract = \"sagemaker\"\n{code}[params]\nsagemaker_program = \"{program}\"\nx = 1\n");
+        command::display(&seen(&text, 0).args)
+    };
+    let code = "code = \"c\"\n";
+    assert_eq!(line("", "t.py"), "python3 t.py -x 1");
+    assert_eq!(line(code, "t.sh"), "/bin/sh -c 'chmod +x ./t.sh; exec ./t.sh \"$@\"' t.sh -x 1");
+    // Whether the code is a package shows where it runs.
+    let package = "/bin/sh -c '[ -e setup.py ] && exec python3 -m t \"$@\"; ";
+    assert_eq!(line(code, "t.py"), format!("{package}exec python3 t.py \"$@\"' t.py -x 1"));
+    assert_eq!(line(code, "t"), format!("{package}chmod +x ./t; exec ./t \"$@\"' t -x 1"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Python packages that a job's code lists: installed once for an image, a list and an owner, by the task that needs them
+//! Python packages that a job's code lists, or is: installed once for an image, a list and an owner, by the task that needs them
 //! first, into a virtual environment on top of the image's own packages.
 //!
 //! ```text
@@ -26,7 +26,8 @@ use super::failed;
 use super::root::{Base, Kind};
 use super::workdirs::code_name;
 use crate::config::Paths;
-use crate::contract::{Task, requirements};
+use crate::contract::Task;
+use crate::contract::requirements::{self, Wanted};
 use crate::engine::{EngineError, Launch};
 use crate::rundir::{Mount, Requirements};
 use crate::sys::file::{create_dir, create_dir_for, remove_tree};
@@ -60,15 +61,19 @@ pub(super) fn provide(
     let Some(wanted) = requirements::wanted(task) else { return Ok(None) };
     // The run's directory is its owner's: what of it is a link leads nowhere else.
     let run = paths.run(&launch.identity.key, launch.identity.run);
-    let Some(list) =
-        List::read(&run, &code_name(task), wanted.file).map_err(failed(format!("read {} of the code", wanted.file)))?
-    else {
+    let found =
+        Found::read(&run, &code_name(task), wanted).map_err(failed(format!("read {} of the code", wanted.file)))?;
+    let Some(found) = found else {
+        let nor = wanted.package.map(|_| format!(", nor a {}", requirements::SETUP)).unwrap_or_default();
         return match wanted.must_be_there {
             false => Ok(None),
-            true => Err(EngineError(format!("requirements = true: there is no {} in the code's root", wanted.file))),
+            true => {
+                Err(EngineError(format!("requirements = true: there is no {} in the code's root{nor}", wanted.file)))
+            }
         };
     };
-    let place = Environment::of(paths, launch, &list.key(base)).map_err(failed("make room for the requirements"))?;
+    let (name, list, package) = (found.name(), found.list, found.package);
+    let place = Environment::of(paths, launch, &found.key(base)).map_err(failed("make room for the requirements"))?;
     let is_complete = place.is_complete();
     place.touch().map_err(failed("note that requirements are used"))?;
     let mount = |source: &Path, target: &str, read_only| Mount {
@@ -83,36 +88,65 @@ pub(super) fn provide(
         mounts.push(mount(&place.wheels, requirements::WHEELS, false));
     }
     let install = Requirements {
-        list: format!("/code/{}", wanted.file),
-        name: wanted.file.to_owned(),
+        list: list.map(|file| format!("/code/{file}")),
+        package: package.map(str::to_owned),
+        name,
         place: requirements::PLACE.to_owned(),
         wheels: requirements::WHEELS.to_owned(),
     };
     Ok(Some(Provided { mounts, install: (!is_complete).then_some(install) }))
 }
 
-/// A list of requirements, and what else decides about what is installed.
-struct List(Sha256);
+/// What code has to be installed.
+struct Found {
+    /// By name, in its root.
+    list: Option<&'static str>,
+    /// Where the task sees the code, which is a package.
+    package: Option<&'static str>,
+    /// Of all that decides about what comes of it.
+    hash: Sha256,
+}
 
-impl List {
-    /// The file `name` in the directory `code` of `run`; `None` if there is none.
-    fn read(run: &Path, code: &str, name: &str) -> io::Result<Option<Self>> {
+impl Found {
+    /// In the directory `code` of `run`; `None` if there is nothing.
+    fn read(run: &Path, code: &str, wanted: Wanted) -> io::Result<Option<Self>> {
         let code = Code { root: Rooted::open(run)?, place: Path::new(code) };
-        let name = Path::new(name);
-        let Some(list) = code.root.read(&code.place.join(name), LIST_MAX)? else { return Ok(None) };
-        if list.len() as u64 == LIST_MAX {
+        let package = match wanted.package {
+            Some(place) if code.is_package()? => Some(place),
+            _ => None,
+        };
+        let name = Path::new(wanted.file);
+        let list = code.root.read(&code.place.join(name), LIST_MAX)?;
+        let list = list.filter(|_| wanted.list_alone || package.is_some());
+        if list.is_none() && package.is_none() {
+            return Ok(None);
+        }
+        if list.as_ref().is_some_and(|list| list.len() as u64 == LIST_MAX) {
             return Err(io::Error::other(format!("it has {LIST_MAX} bytes or more: that is no list of requirements")));
         }
         let mut hash = Sha256::new_with_prefix("2");
-        add(&mut hash, &list);
-        if code.add_lists(&mut hash, name, &list).is_none() {
+        let is_followed = list.as_ref().is_some_and(|list| {
+            add(&mut hash, list);
+            package.is_none() && code.add_lists(&mut hash, name, list).is_some()
+        });
+        if let Some(place) = package {
+            add(&mut hash, place.as_bytes());
+        }
+        if !is_followed {
             code.add_all(&mut hash)?;
         }
-        Ok(Some(Self(hash)))
+        Ok(Some(Self { list: list.map(|_| wanted.file), package, hash }))
+    }
+
+    /// For messages.
+    fn name(&self) -> String {
+        let package = self.package.map(|_| format!("the package of the code ({})", requirements::SETUP));
+        let parts: Vec<String> = package.into_iter().chain(self.list.map(str::to_owned)).collect();
+        parts.join(" with ")
     }
 
     fn key(self, base: &Base) -> String {
-        let Self(mut hash) = self;
+        let mut hash = self.hash;
         match &base.kind {
             Kind::Host => add(&mut hash, python_of_machine().as_bytes()),
             Kind::Image(image) => add(&mut hash, image.record.digest.to_string().as_bytes()),
@@ -134,6 +168,12 @@ struct Code<'a> {
 }
 
 impl Code<'_> {
+    /// As the platform asks: by the names in its root.
+    fn is_package(&self) -> io::Result<bool> {
+        let root = self.root.handle(self.place)?;
+        Ok(fs::symlink_metadata(mounts::path_of(&root).join(requirements::SETUP)).is_ok())
+    }
+
     /// Takes in the lists that `list` at `path` names, and those that they name; `None` where one names more of the code than
     /// lists, or cannot be followed.
     fn add_lists(&self, hash: &mut Sha256, path: &Path, list: &[u8]) -> Option<()> {
@@ -305,10 +345,11 @@ fn below(directories: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
+    const LIST: Wanted = Wanted { file: "r.txt", package: None, list_alone: true, must_be_there: false };
+
     /// The hash of the list at `code/r.txt`.
     fn hash_of(run: &Path) -> Vec<u8> {
-        let List(hash) = List::read(run, "code", "r.txt").unwrap().unwrap();
-        hash.finalize().to_vec()
+        Found::read(run, "code", LIST).unwrap().unwrap().hash.finalize().to_vec()
     }
 
     #[test]
@@ -351,9 +392,36 @@ mod tests {
             assert_ne!(package("-r lists/base.txt", "", "1"), package("-r lists/base.txt", "", "2"), "{list}");
         }
         assert_eq!(package("-r other.txt\n", "numpy\n", "1"), package("-r other.txt\n", "numpy\n", "2"));
-        assert!(List::read(dir.path(), "code", "none.txt").unwrap().is_none());
+        assert!(Found::read(dir.path(), "code", Wanted { file: "none.txt", ..LIST }).unwrap().is_none());
         std::os::unix::fs::symlink("/etc/hostname", dir.path().join("code/link.txt")).unwrap();
-        assert!(List::read(dir.path(), "code", "link.txt").unwrap().is_none(), "links lead nowhere else");
+        let link = Wanted { file: "link.txt", ..LIST };
+        assert!(Found::read(dir.path(), "code", link).unwrap().is_none(), "links lead nowhere else");
+    }
+
+    #[test]
+    fn code_that_is_a_package_counts_as_a_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let code = dir.path().join("code");
+        fs::create_dir(&code).unwrap();
+        let write = |name: &str, text: &str| fs::write(code.join(name), text).unwrap();
+        let wanted = Wanted { package: Some("/opt/ml/code"), list_alone: false, ..LIST };
+        let read = |wanted: Wanted| Found::read(dir.path(), "code", wanted).unwrap();
+        let hash = |found: Option<Found>| found.unwrap().hash.finalize().to_vec();
+        write("r.txt", "numpy\n");
+        assert!(read(wanted).is_none(), "a list that counts beside a package only");
+        assert_eq!(read(Wanted { list_alone: true, ..wanted }).unwrap().name(), "r.txt");
+        write("setup.py", "");
+        let found = read(wanted).unwrap();
+        assert_eq!((found.list, found.package), (Some("r.txt"), wanted.package));
+        assert_eq!(found.name(), "the package of the code (setup.py) with r.txt");
+        assert_eq!(read(LIST).unwrap().name(), "r.txt", "of another platform it is none");
+        let with_list = hash(read(wanted));
+        write("train.py", "1");
+        let edited = hash(read(wanted));
+        assert_ne!(with_list, edited);
+        fs::remove_file(code.join("r.txt")).unwrap();
+        assert_eq!(read(wanted).unwrap().name(), "the package of the code (setup.py)");
+        assert_ne!(hash(read(wanted)), edited);
     }
 
     #[test]

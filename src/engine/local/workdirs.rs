@@ -79,11 +79,11 @@ fn choose_left(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
         .try_for_each(|dataset| check_rights(&shelf, run, "datasets", &dataset_path(paths, &run.identity, dataset)?))
 }
 
-/// Where a platform's jobs go on with what the last one has left: the same of the newest run before this one, of the same
+/// Where a job goes on with what the last one has left, as the file or its platform says: the same of the newest run before this one, of the same
 /// owner.
 fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError> {
     const LOOKED_AT: usize = 100;
-    let Some(part) = run.spec.contract.resumed().filter(|_| !output.exists()) else { return Ok(()) };
+    let Some(part) = run.spec.resumed().filter(|_| !output.exists()) else { return Ok(()) };
     let before = (1..run.identity.run).rev().take(LOOKED_AT).find_map(|number| {
         let directory = paths.run(&run.identity.key, number);
         let is_own = fs::symlink_metadata(&directory).is_ok_and(|metadata| metadata.uid() == run.owner.uid);
