@@ -379,6 +379,24 @@ impl Shelf {
         Ok(open)
     }
 
+    /// What `file` tells of each choice that was made for a run of a job, whose directory is `job`, that has not begun.
+    pub fn set_aside<T: serde::de::DeserializeOwned>(&self, job: &Path, file: &str) -> io::Result<Vec<T>> {
+        let runs = job.join("runs");
+        let names = match self.names(&runs) {
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            names => names?,
+        };
+        let mut found = Vec::new();
+        for name in names.iter().filter(|name| aside_of(name).is_some()) {
+            match self.file(&runs.join(name).join(file)) {
+                Ok(file) => found.push(serde_json::from_reader(file)?),
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+
     /// What `file`, by the number of a run, tells of the newest run of the job whose directory is `job`.
     fn of_newest_run<T: serde::de::DeserializeOwned + Default>(
         &self,
@@ -406,6 +424,21 @@ fn key_of(workspace: &str, job: &str) -> io::Result<JobKey> {
 pub fn seen_file(number: impl std::fmt::Display) -> String {
     format!(".{number}.data")
 }
+
+/// In `jobs/JOB/runs/`, what was set aside for run `run` before it began; `number` tells it from what is set aside later.
+pub fn aside_name(run: u32, number: u64) -> String {
+    format!(".{run}.aside-{number}")
+}
+
+/// And for which run an entry there is that, and its number.
+pub fn aside_of(name: &str) -> Option<(u32, u64)> {
+    let (run, number) = name.strip_prefix('.')?.split_once(".aside-")?;
+    Some((run.parse().ok()?, number.parse().ok()?))
+}
+
+/// In it, what [`seen_file`] and [`models::models_file`] are of a run.
+pub const ASIDE_DATA: &str = "data";
+pub const ASIDE_MODELS: &str = "models";
 
 /// Which run `name`, an entry of `jobs/JOB/runs/`, belongs to.
 fn number_of(name: &str) -> Option<u32> {

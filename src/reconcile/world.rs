@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::aside::Asides;
 use super::clock::JUMP_MIN;
 use super::{Spec, identity};
 use crate::contract::Identity;
@@ -32,6 +33,7 @@ pub(super) struct Job {
     pub(super) run: Option<Run>,
     /// Of runs whose output is on its way to a store: how far it has come.
     pub(super) delivering: BTreeMap<u32, String>,
+    pub(super) asides: Asides,
 }
 
 pub(super) struct Run {
@@ -118,7 +120,10 @@ impl Job {
         let read = record.source.as_ref().and_then(|source| parse(source, None));
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
         if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
-            source.meaning = spec.meaning();
+            let before = std::mem::replace(&mut source.meaning, spec.meaning());
+            if let Some(aside) = record.aside.as_mut().filter(|aside| aside.meaning == before) {
+                aside.meaning.clone_from(&source.meaning);
+            }
         }
         if let Some(not_begun) = &mut record.not_begun
             && let Some((spec, _)) = parse(not_begun, None)
@@ -148,11 +153,11 @@ impl Job {
                 (None, Some(told))
             }
         };
-        Self { record, spec, refused, run, delivering: BTreeMap::new() }
+        Self { record, spec, refused, run, delivering: BTreeMap::new(), asides: Asides::default() }
     }
 
     pub(super) fn new(record: JobRecord) -> Self {
-        Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new() }
+        Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new(), asides: Asides::default() }
     }
 
     /// The sweep whose file makes the job.
@@ -582,6 +587,7 @@ mod tests {
             source: source.clone(),
             prepared: true,
             unprepared: None,
+            aside: None,
             stop: None,
             stop_how: Default::default(),
             extended_ms: 0,
