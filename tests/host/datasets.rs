@@ -15,7 +15,7 @@ use nix::libc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::support::{Instance, has_tools, text, wait_for};
+use super::support::{BINARY, Instance, has_tools, text, wait_for};
 
 fn backing(instance: &Instance) -> PathBuf {
     instance.root().join("var/lib/trainyard/workspaces")
@@ -477,7 +477,7 @@ fn presets_and_public_things_are_seen_by_every_workspace_and_changed_by_their_ow
     let publish = |uid: u32, arguments: &[&str]| {
         let mut all: Vec<&OsStr> = vec!["--root".as_ref(), instance.root().as_os_str(), "dataset".as_ref()];
         all.extend(arguments.iter().map(OsStr::new));
-        as_user(uid, super::support::BINARY, &all)
+        as_user(uid, BINARY, &all)
     };
     for (uid, arguments) in [
         (12_345, ["publish", "mine", "v1", "-w", "vision"].as_slice()),
@@ -630,6 +630,9 @@ fn what_one_workspace_publishes_holds_up_no_other() {
 #[test]
 fn an_import_goes_on_where_it_broke_off() {
     let test = "an_import_goes_on_where_it_broke_off";
+    if !has_tools(test, &["script"]) {
+        return;
+    }
     let Some(instance) = Instance::start(test, "") else { return };
     let source = tempfile::tempdir().unwrap();
     fs::create_dir(source.path().join("sub")).unwrap();
@@ -656,6 +659,13 @@ fn an_import_goes_on_where_it_broke_off() {
     assert_eq!(fs::read_link(draft.join("c")).unwrap(), Path::new("b"));
     let again = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(again.starts_with("0 file(s), 0B") && again.contains("2 were there already"), "{again}");
+    // A terminal is told how far it has come, on one line that is written over.
+    fs::write(source.path().join("more"), "more").unwrap();
+    let line = format!("{BINARY} --root {} dataset import {path} d", instance.root().display());
+    let shown = Command::new("script").args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").output().unwrap();
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    let parts: Vec<&str> = shown.split("\r\u{1b}[K").collect();
+    assert!(parts.len() > 2 && parts[1].contains(" file(s), "), "{shown:?}");
     let long = "n".repeat(255);
     fs::write(source.path().join("sub").join(&long), "long").unwrap();
     // Links that somebody has made in a draft, or instead of a dataset, lead root nowhere.
