@@ -93,7 +93,7 @@ fn a_run_sees_code_and_data_as_they_were_when_it_was_wanted_however_late_it_begi
     };
     let job = |word: &str| {
         format!(
-            "code = \"prog\"\ndatasets = [\"d\"]\ncommand = \"sh run.sh {word}\"\nresources = {{ cpu = 0.25, memory = \"64MiB\" }}\n"
+            "code = \"prog\"\ndatasets = [\"d\"]\ncommand = \"sh run.sh {word}\"\nresources = {{ cpu = 0.25, memory = \"128MiB\" }}\n"
         )
     };
     fs::create_dir(instance.mount().join("code/prog")).unwrap();

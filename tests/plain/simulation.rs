@@ -46,9 +46,9 @@ const SPECS: [&str; 17] = [
     "command = 'k'\nresources.gpu_memory_over = 'alert'\n[roles.w]\ncount = 2\nresources.gpu_memory = '50GiB'\n[roles.v]\nresources.gpu = 1",
     "command = 'l'\nresources = { mig = '1g.10gb', gpu = 2 }",
     "command = 'm'\nresources = { gpu = 1, gpu_type = 'odd' }",
+    "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
     "command = 'n'\ncode = 'c'\ndatasets = ['d']",
     "command = 'o'\ncode = 'c'\ndatasets = ['model:x', 'e@v1']\nretries = 1",
-    "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
 ];
 const JOBS: usize = 3;
 /// Bytes that are free where new runs may start.
