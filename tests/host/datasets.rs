@@ -660,8 +660,7 @@ fn an_import_goes_on_where_it_broke_off() {
     let again = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(again.starts_with("0 file(s), 0B") && again.contains("2 were there already"), "{again}");
     // A terminal is told how far it has come, on one line that is written over.
-    fs::write(source.path().join("more"), "more").unwrap();
-    let line = format!("{BINARY} --root {} dataset import {path} d", instance.root().display());
+    let line = format!("{BINARY} --root {} dataset import {path} shown", instance.root().display());
     let shown = Command::new("script").args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").output().unwrap();
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     let parts: Vec<&str> = shown.split("\r\u{1b}[K").collect();
