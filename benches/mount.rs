@@ -73,7 +73,9 @@ fn main() {
     }
     // What the kernel reads past the mount process.
     row(&places, "model: read 512 MiB, MB/s", |place| LARGE as f64 / 1e6 / read_through(&place.model));
+    row(&places, "model: random reads of 4 KiB, 1000/s", |place| 20.0 / read_at_random(&place.model));
     row(&places, "log: read 128 MiB, MB/s", |place| LOGGED as f64 / 1e6 / read_through(&place.log));
+    row(&places, "log: random reads of 4 KiB, 1000/s", |place| 20.0 / read_at_random(&place.log));
     memory(&instance, &places);
     drop(places);
     instance.shutdown();
@@ -198,10 +200,11 @@ fn read_through(path: &Path) -> f64 {
 /// 20,000 of them.
 fn read_at_random(path: &Path) -> f64 {
     let (file, mut buffer, mut at) = (File::open(path).unwrap(), [0; 4096], 1u64);
+    let blocks = file.metadata().unwrap().len() / 4096;
     timed(|| {
         for _ in 0..20_000 {
             at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            file.read_exact_at(&mut buffer, (at >> 33) % (LARGE as u64 / 4096) * 4096).unwrap();
+            file.read_exact_at(&mut buffer, (at >> 33) % blocks * 4096).unwrap();
         }
     })
 }

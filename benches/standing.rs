@@ -103,6 +103,7 @@ fn store(paths: &Paths, jobs: usize) {
                 source: source.clone(),
                 prepared: true,
                 unprepared: None,
+                aside: None,
                 stop: None,
                 stop_how: Default::default(),
                 extended_ms: 0,

@@ -357,6 +357,21 @@ pub fn seen_file(number: impl std::fmt::Display) -> String {
     format!(".{number}.data")
 }
 
+/// In `jobs/JOB/runs/`, what was set aside for run `run` before it began; `number` tells it from what is set aside later.
+pub fn aside_name(run: u32, number: u64) -> String {
+    format!(".{run}.aside-{number}")
+}
+
+/// And for which run an entry there is that, and its number.
+pub fn aside_of(name: &str) -> Option<(u32, u64)> {
+    let (run, number) = name.strip_prefix('.')?.split_once(".aside-")?;
+    Some((run.parse().ok()?, number.parse().ok()?))
+}
+
+/// In it, what [`seen_file`] and [`models::models_file`] are of a run.
+pub const ASIDE_DATA: &str = "data";
+pub const ASIDE_MODELS: &str = "models";
+
 pub fn manifest_of(version: &OsStr) -> PathBuf {
     let mut name = version.to_owned();
     name.push(MANIFEST);

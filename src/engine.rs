@@ -46,6 +46,8 @@ pub struct Prepare {
     /// The job file as it is run.
     pub text: String,
     pub given_up: GivenUp,
+    /// The number of what was set aside for it.
+    pub aside: Option<u64>,
 }
 
 /// Whether nobody wants a run to be made ready any more: known to who asks for it and to who does it.
@@ -141,6 +143,10 @@ pub enum Delivery {
 pub trait Engine: Send + Sync + 'static {
     /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
+    /// Sets aside for a run that cannot begin yet what may change until then: its code, and which versions it sees.
+    fn set_aside(&self, run: &Prepare, number: u64) -> Result<(), EngineError>;
+    /// Removes what was set aside for a run that nobody wants any more.
+    fn drop_aside(&self, key: &JobKey, run: u32, number: u64) -> Result<(), EngineError>;
     /// Ends a preparation that nobody wants any more, as soon as that can be done; it fails then.
     fn give_up(&self, preparation: &GivenUp);
     /// Makes the run ready, if it is not, and starts the tasks that have never run.

@@ -5,6 +5,7 @@
 //! Works are handed out only after the commit that records them, and each may be repeated; so a crash at any instant
 //! leaves a store from which ordinary planning goes on. Level-triggered: a lost event delays, never breaks.
 
+mod aside;
 mod attempts;
 mod cards;
 mod clock;
@@ -206,7 +207,9 @@ impl<S: Store> Reconciler<S> {
 
     /// After a restart: look at what may live, go on with what was not finished.
     fn resume(&mut self, key: &JobKey) {
-        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return self.remember_turned_away(key) };
+        self.remember_turned_away(key);
+        self.set_aside(key);
+        let Some(run) = self.jobs.get(key).and_then(Job::open_run) else { return };
         if let Some(attempt) = run.live_attempt() {
             let (id, count) = (attempt.id, attempt.tasks.len());
             let open = (0..).zip(&attempt.tasks).filter(|(_, task)| task.phase.end().is_none());
@@ -330,6 +333,9 @@ impl<S: Store> Reconciler<S> {
         let plain = EngineError::plain;
         match outcome {
             Outcome::Prepared { key, run, result } => self.prepared(&key, run, result.map_err(plain)),
+            Outcome::SetAside { key, run, number, result } => {
+                self.aside_set(&key, run, number, result.map_err(plain));
+            }
             Outcome::Launched { attempt, failures } => {
                 let failures = failures.into_iter().map(|(task, error)| (task, error.plain())).collect();
                 self.launched(attempt, failures);
@@ -385,10 +391,13 @@ impl<S: Store> Reconciler<S> {
 
 /// What a task belongs to.
 fn identity(key: &JobKey, run: &RunRecord, attempt: u32) -> Identity {
-    let uid = run.source.owner.uid;
+    identity_of(key, run.number, run.source.owner.uid, attempt)
+}
+
+fn identity_of(key: &JobKey, run: u32, uid: u32, attempt: u32) -> Identity {
     let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     let user = user.map_or_else(|| uid.to_string(), |user| user.name);
-    Identity { key: key.clone(), run: run.number, attempt, user, uid }
+    Identity { key: key.clone(), run, attempt, user, uid }
 }
 
 type Spec = Arc<JobSpec>;

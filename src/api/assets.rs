@@ -1,5 +1,6 @@
 //! Datasets, code and models over the API: what there is, as far as the caller may look.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
@@ -10,9 +11,9 @@ use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::as_caller;
 use super::storage::may_enter;
-use crate::assets::models::{Model, ModelError};
+use crate::assets::models::{Model, ModelError, newest_of};
 use crate::assets::removal::Remover;
-use crate::assets::{DRAFT, LATEST, OWN, SHARED, Shelf};
+use crate::assets::{ASIDE_MODELS, DRAFT, LATEST, OWN, SHARED, Shelf};
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey, WorkspaceName};
 use crate::reconcile::Caller;
@@ -123,7 +124,7 @@ pub(super) fn remove_model(
 
 /// Who will choose the model; asked anew each time.
 fn awaiting<'a>(
-    shelf: &Shelf,
+    shelf: &'a Shelf,
     awaited: &'a Awaited,
     model: &'a Model,
 ) -> io::Result<impl Fn() -> io::Result<Option<JobKey>> + 'a> {
@@ -132,10 +133,23 @@ fn awaiting<'a>(
     let is_newest = super::datasets::or_absent(is_newest)? == Some(model.run);
     Ok(move || {
         awaited.by(|key, dataset| {
-            let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
-            let is_run = asked.map_or(is_newest, |asked| asked == model.run.to_string());
             let is_job = key.workspace == model.workspace && dataset.name.as_str() == model.job.as_str();
-            dataset.source == DataSource::Model && is_job && is_run
+            if dataset.source != DataSource::Model || !is_job {
+                return false;
+            }
+            // What was set aside for it is its choice.
+            let aside: Vec<BTreeMap<String, u32>> =
+                match shelf.set_aside(&super::datasets::job_place(key), ASIDE_MODELS) {
+                    Ok(aside) => aside,
+                    Err(_) => return true,
+                };
+            let newest = newest_of(model.job.as_str());
+            let mut chosen = aside.iter().filter_map(|aside| aside.get(&newest)).peekable();
+            if dataset.version.is_none() && chosen.peek().is_some() {
+                return chosen.any(|run| *run == model.run);
+            }
+            let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
+            asked.map_or(is_newest, |asked| asked == model.run.to_string())
         })
     })
 }

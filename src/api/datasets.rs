@@ -1,12 +1,13 @@
 //! Datasets over the API: what only the daemon may do with them.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::awaited::Awaited;
 use super::error::ApiError;
 use crate::assets::removal::{self, RemoveError, Remover};
-use crate::assets::{LATEST, MissingError, Part, Shelf, manifest_of};
+use crate::assets::{ASIDE_DATA, LATEST, MissingError, Part, Place, Shelf, manifest_of};
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::Caller;
@@ -73,12 +74,31 @@ fn awaiting<'a>(
             Err(error) => !matches!(error, MissingError::Nothing { .. }),
         };
         awaited.by(|key, dataset| {
+            if dataset.source != DataSource::Dataset {
+                return false;
+            }
+            // What was set aside for it is its choice.
+            let aside: Vec<BTreeMap<String, Place>> = match shelf.set_aside(&job_place(key), ASIDE_DATA) {
+                Ok(aside) => aside,
+                Err(_) => return true,
+            };
+            let mut chosen = aside.iter().filter_map(|aside| aside.get(&dataset.to_string())).peekable();
+            if chosen.peek().is_some() {
+                return chosen.any(|place| {
+                    place.home == home && place.name.as_str() == name && place.version.as_deref() == Some(version)
+                });
+            }
             let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
             let is_version = asked.map_or(is_newest, |asked| asked == version);
-            let is_named = dataset.source == DataSource::Dataset && dataset.name.as_str() == name && is_version;
+            let is_named = dataset.name.as_str() == name && is_version;
             is_named && is_home(key, &dataset.name)
         })
     })
+}
+
+/// The directory of a job, below `workspaces/`.
+pub(super) fn job_place(key: &JobKey) -> PathBuf {
+    Path::new(key.workspace.as_str()).join("jobs").join(key.job.as_str())
 }
 
 /// Of what is not there nothing is the newest.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use super::{AWAITED, MissingError, Part, Place, Shelf, is_absent, seen_file};
+use super::{AWAITED, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
 use crate::ids::JobKey;
 use crate::sys::file::optional;
 
@@ -61,6 +61,24 @@ impl Shelf {
             open.extend(linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })?);
         }
         Ok(open)
+    }
+
+    /// What `file` tells of each choice that was made for a run of a job, whose directory is `job`, that has not begun.
+    pub fn set_aside<T: serde::de::DeserializeOwned>(&self, job: &Path, file: &str) -> io::Result<Vec<T>> {
+        let runs = job.join("runs");
+        let names = match self.names(&runs) {
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
+            names => names?,
+        };
+        let mut found = Vec::new();
+        for name in names.iter().filter(|name| aside_of(name).is_some()) {
+            match self.file(&runs.join(name).join(file)) {
+                Ok(file) => found.push(serde_json::from_reader(file)?),
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 
     /// What `file`, by the number of a run, tells of the newest run of the job whose directory is `job`.

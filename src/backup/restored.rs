@@ -171,6 +171,7 @@ impl Adapter<'_> {
             source,
             prepared: true,
             unprepared: None,
+            aside: None,
             stop: None,
             stop_how: Default::default(),
             extended_ms: 0,

@@ -43,6 +43,7 @@ fn run(number: u32, attempts: Vec<AttemptRecord>, ended: Option<Verdict>) -> Run
         source: source(),
         prepared: true,
         unprepared: None,
+        aside: None,
         stop: None,
         stop_how: Default::default(),
         extended_ms: 0,

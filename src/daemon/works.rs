@@ -78,7 +78,7 @@ pub(super) async fn spawn_long<E: Engine>(work: Work, engine: Arc<E>, events: Un
 
 /// Whether a work may take hours.
 pub(super) fn is_long(work: &Work) -> bool {
-    matches!(work, Work::Prepare { prepare, .. } if prepare.may_take_long())
+    matches!(work, Work::Prepare { prepare, .. } | Work::SetAside { prepare, .. } if prepare.may_take_long())
 }
 
 /// Does one work, whatever it is, and says what came of it. An error of our own in it ends no more than this work.
@@ -94,6 +94,16 @@ fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -
             let tell = |what| drop(events.send(Event::Preparing { key: key.clone(), run, what }));
             let result = engine.prepare(&prepare, &tell);
             Outcome::Prepared { key, run, result }
+        }
+        Work::SetAside { key, number, prepare } => {
+            let result = engine.set_aside(&prepare, number);
+            Outcome::SetAside { key, run: prepare.identity.run, number, result }
+        }
+        Work::DropAside { key, run, number } => {
+            if let Err(error) = engine.drop_aside(&key, run, number) {
+                tracing::warn!(job = %key, run, %error, "what was set aside for a run stays until the job is removed");
+            }
+            Outcome::Told
         }
         Work::Launch(launch) => match engine.launch(&launch) {
             Launched::Tried { failures, remarks } => {
@@ -128,11 +138,14 @@ fn failed(work: Work, error: &EngineError) -> Vec<Outcome> {
     let result = Err(error.clone());
     match work {
         Work::Prepare { key, run, .. } => vec![Outcome::Prepared { key, run, result }],
+        Work::SetAside { key, number, prepare } => {
+            vec![Outcome::SetAside { key, run: prepare.identity.run, number, result }]
+        }
         Work::Stop { task, .. } => vec![Outcome::Stopped { task, result }],
         Work::Release { key, release } => vec![Outcome::Released { key, attempt: release.attempt, result }],
         Work::Look { task, after } => vec![Outcome::Looked { task, after, result: Err(error.clone()) }],
         Work::LookAtCards => vec![Outcome::LookedAtCards],
-        Work::Deliver { .. } | Work::GiveUp(_) | Work::Measure { .. } => Vec::new(),
+        Work::Deliver { .. } | Work::GiveUp(_) | Work::Measure { .. } | Work::DropAside { .. } => Vec::new(),
         // How far it came is seen by looking: what runs is gone on with, what does not has failed to start.
         Work::Launch(launch) => {
             let looked = |task: TaskId| Outcome::Looked { task, after: Look::Sign, result: Err(error.clone()) };

@@ -4,6 +4,7 @@
 //! executes `trainyard shim DIR` with the task's lock held across the exec. `release` takes all of it away again.
 
 mod acquire;
+mod aside;
 mod bases;
 mod bundle;
 mod code_limits;
@@ -475,6 +476,14 @@ impl Engine for LocalEngine {
         self.carrier.bring(run, tell)
     }
 
+    fn set_aside(&self, run: &Prepare, number: u64) -> Result<(), EngineError> {
+        aside::set(&self.paths, run, number)
+    }
+
+    fn drop_aside(&self, key: &JobKey, run: u32, number: u64) -> Result<(), EngineError> {
+        aside::remove(&self.paths, key, run, number)
+    }
+
     fn give_up(&self, preparation: &GivenUp) {
         self.carrier.give_up(preparation);
     }
@@ -489,6 +498,7 @@ impl Engine for LocalEngine {
             spec: attempt.spec.clone(),
             text: attempt.text.clone(),
             given_up: GivenUp::default(),
+            aside: None,
         };
         let everyone = |error: EngineError| Launched::Tried {
             failures: attempt.tasks.iter().map(|task| (*task, error.clone())).collect(),

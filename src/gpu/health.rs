@@ -2,7 +2,9 @@
 //!
 //! The rules and their limits are those of NVIDIA's DCGM (`modules/health/DcgmHealthWatch.cpp`), but what has no meaning
 //! on one machine: its rates of PCIe replays and errors of links need a history, and each such error that matters comes
-//! as an XID as well. XIDs that a program causes by itself (13, 45) say nothing of the card.
+//! as an XID as well. XIDs that a program causes by itself (13, 45) say nothing of the card. The state of the fabric manager, which
+//! DCGM watches on machines with NVSwitches, is not among the signs: the wrapper of NVML (nvml-wrapper 0.13) has no call for it. Where
+//! it is not ready CUDA refuses every program there with an error that says so (`CUDA_ERROR_SYSTEM_NOT_READY`).
 
 use std::path::Path;
 
@@ -119,7 +121,7 @@ const RULES: [Rule; 13] = [
 ];
 
 /// Errors of the driver by number.
-const XIDS: [(u64, Level, &str); 26] = [
+const XIDS: [(u64, Level, &str); 27] = [
     (31, Level::Warning, "MMU error, mostly an illegal address in a program"),
     (32, Level::Warning, "PBDMA error"),
     (38, Level::Warning, "PCIe bus error"),
@@ -141,6 +143,7 @@ const XIDS: [(u64, Level, &str); 26] = [
     (74, Level::Failed, "critical NVLink error"),
     (78, Level::Warning, "forced power state"),
     (79, Level::Failed, "fell off the bus"),
+    (93, Level::Warning, "the card's InfoROM is corrupt or cannot be written"),
     (94, Level::Warning, "contained error of memory; the program on it was stopped"),
     (95, Level::Failed, "uncontained error of memory"),
     (119, Level::Failed, "the card's own processor does not answer"),
@@ -225,7 +228,7 @@ mod tests {
     #[test]
     fn xids_are_judged_as_dcgm_does() {
         let failed = [48, 64, 74, 79, 95, 119, 120, 140];
-        let warned = [31, 32, 38, 39, 42, 43, 54, 56, 57, 58, 60, 61, 62, 63, 67, 73, 78, 94, 121, 137];
+        let warned = [31, 32, 38, 39, 42, 43, 54, 56, 57, 58, 60, 61, 62, 63, 67, 73, 78, 93, 94, 121, 137];
         for number in 0..200 {
             let signs = Signs { xids: vec![Xid { number, at: Timestamp(0) }], ..Signs::default() };
             let wanted = match () {

@@ -133,6 +133,11 @@ impl Cards {
         self.all.fits(wishes)
     }
 
+    /// For people: how many cards are free as a whole.
+    pub(super) fn whole_free(&self) -> u64 {
+        self.room().deck.count_of(&Wish { tasks: 1, count: 1, part: Part::Whole, kind: None })
+    }
+
     /// For people: how many there are of what there is too little of.
     pub(super) fn state_for(&self, wishes: &[Wish]) -> CardsFor {
         let count = |deck: &Deck| {

@@ -27,6 +27,8 @@ pub struct Outlook {
     pub inventory: Amount,
     /// What of the machine nobody holds.
     pub free: Amount,
+    /// And how many cards of which nobody holds a part.
+    pub whole_cards: u64,
     /// How many wait.
     pub waiting: usize,
     standings: BTreeMap<JobKey, Standing>,
@@ -113,6 +115,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
         at: snapshot.now,
         inventory: snapshot.inventory,
         free: machine.room.amount,
+        whole_cards: one_by_one.as_ref().map_or(machine.room.amount.gpu / CARD, Cards::whole_free),
         waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),

@@ -59,6 +59,18 @@ pub enum Work {
         run: u32,
         prepare: Prepare,
     },
+    /// Code and data are set aside for a run that cannot begin yet.
+    SetAside {
+        key: JobKey,
+        number: u64,
+        prepare: Prepare,
+    },
+    /// What was set aside for a run that nobody wants any more goes.
+    DropAside {
+        key: JobKey,
+        run: u32,
+        number: u64,
+    },
     /// Nobody wants that preparation any more.
     GiveUp(GivenUp),
     Launch(Launch),
@@ -103,6 +115,13 @@ pub enum Outcome {
     Prepared {
         key: JobKey,
         run: u32,
+        result: Result<(), EngineError>,
+    },
+    SetAside {
+        key: JobKey,
+        /// For which it was done.
+        run: u32,
+        number: u64,
         result: Result<(), EngineError>,
     },
     Launched {

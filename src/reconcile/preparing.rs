@@ -15,6 +15,10 @@ impl<S: Store> Reconciler<S> {
         if self.is_low_on_disk() {
             return;
         }
+        // It is made of that.
+        if self.jobs.get(key).is_none_or(Job::is_being_set_aside) {
+            return;
+        }
         let Some(run) = self.jobs.get_mut(key).and_then(Job::open_run_mut) else { return };
         let given_up = GivenUp::default();
         run.preparation = Some(given_up.clone());
@@ -24,6 +28,7 @@ impl<S: Store> Reconciler<S> {
             spec: JobSpec::clone(&run.spec),
             text: run.record.source.text.clone(),
             given_up,
+            aside: run.record.aside,
         };
         self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
     }

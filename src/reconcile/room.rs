@@ -40,6 +40,8 @@ impl<S: Store> Reconciler<S> {
         }
         self.put_off_preparations();
         self.queue_changed = true;
+        let put_off = self.jobs.iter().filter(|(_, job)| job.record.aside.is_some()).map(|(key, _)| key.clone());
+        put_off.collect::<Vec<_>>().iter().for_each(|key| self.set_aside(key));
         let waiting = self.jobs.iter().filter(|(key, job)| job.open_run().is_some() && !self.live.contains(*key));
         for key in waiting.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let now = self.now;

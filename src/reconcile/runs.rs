@@ -57,6 +57,7 @@ impl<S: Store> Reconciler<S> {
         self.await_room(key);
         self.wait_for_its_time(key);
         self.queue_in(key);
+        self.set_aside(key);
     }
 
     pub(super) fn stop_before_start(&mut self, key: &JobKey) {
@@ -107,8 +108,9 @@ impl<S: Store> Reconciler<S> {
         let order = self.counters.order + 1;
         let now = self.now;
         let last_word = self.jobs.get(key).filter(|job| job.run.is_some()).and_then(|_| self.report(key));
+        let Some((source, spec)) = self.jobs.get(key).and_then(Job::next_run) else { return };
+        let aside = self.take_aside(key, &source);
         let Some(job) = self.jobs.get_mut(key) else { return };
-        let Some((source, spec)) = job.next_run() else { return };
         job.record.last_run += 1;
         job.record.rerun_wanted = false;
         job.record.rerun_number = spec.rerun;
@@ -120,6 +122,7 @@ impl<S: Store> Reconciler<S> {
             created: now,
             order,
             source,
+            aside,
             prepared,
             unprepared: None,
             stop: None,

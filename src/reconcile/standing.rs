@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Reconciler;
-use crate::gpu::deck::{CARD, Wish};
+use crate::gpu::deck::{CARD, Part, Wish};
 use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
 use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing};
 use crate::plan::{self, Amount, Holding, Why};
@@ -72,7 +72,7 @@ impl<S: Store> Reconciler<S> {
             None if self.beyond_quota(key, standing).is_some() => {
                 ("quota", self.left_of_quota(&key.workspace, outlook).0, Vec::new())
             }
-            why => (cause(why, standing), outlook.free, lacking(outlook, standing)),
+            why => (cause(why, standing), free_to(outlook, standing), lacking(outlook, standing)),
         };
         Some(WaitReport {
             cause: cause.to_owned(),
@@ -186,6 +186,16 @@ fn free(outlook: &Outlook, standing: &Standing) -> String {
         CardsFor::Held { free } => format!("{rest}, {free} of these"),
         CardsFor::Free | CardsFor::Lacking { .. } => rest.to_string(),
     }
+}
+
+/// As [`free`], as an amount: to whoever wants whole cards parts of them are none.
+fn free_to(outlook: &Outlook, standing: &Standing) -> Amount {
+    let wants_whole = !standing.wishes.is_empty() && standing.wishes.iter().all(|wish| wish.part == Part::Whole);
+    let cards = match standing.cards {
+        CardsFor::Held { free } => free,
+        CardsFor::Free | CardsFor::Lacking { .. } => outlook.whole_cards,
+    };
+    if wants_whole { Amount { gpu: cards.saturating_mul(CARD), ..outlook.free } } else { outlook.free }
 }
 
 /// It wants whole cards, of whatever kind.

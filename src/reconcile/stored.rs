@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Spec;
+use super::aside::Asides;
 use super::world::{Job, Run};
 use crate::ids::RoleName;
 use crate::plan::address;
@@ -15,7 +16,10 @@ impl Job {
         let read = record.source.as_ref().and_then(|source| parse(source, None));
         // What a text means is this program's word, not that of the one that stored it: an upgrade reruns nothing.
         if let (Some(source), Some((spec, _))) = (&mut record.source, &read) {
-            source.meaning = spec.meaning();
+            let before = std::mem::replace(&mut source.meaning, spec.meaning());
+            if let Some(aside) = record.aside.as_mut().filter(|aside| aside.meaning == before) {
+                aside.meaning.clone_from(&source.meaning);
+            }
         }
         if let Some(not_begun) = &mut record.not_begun
             && let Some((spec, _)) = parse(not_begun, None)
@@ -45,7 +49,7 @@ impl Job {
                 (None, Some(told))
             }
         };
-        Self { record, spec, refused, run, delivering: BTreeMap::new() }
+        Self { record, spec, refused, run, delivering: BTreeMap::new(), asides: Asides::default() }
     }
 }
 
@@ -129,6 +133,7 @@ mod tests {
             source: source.clone(),
             prepared: true,
             unprepared: None,
+            aside: None,
             stop: None,
             stop_how: Default::default(),
             extended_ms: 0,

@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::aside::Asides;
 use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
@@ -27,6 +28,7 @@ pub(super) struct Job {
     pub(super) run: Option<Run>,
     /// Of runs whose output is on its way to a store: how far it has come.
     pub(super) delivering: BTreeMap<u32, String>,
+    pub(super) asides: Asides,
 }
 
 pub(super) struct Run {
@@ -64,7 +66,7 @@ pub(super) enum NoRoom {
 
 impl Job {
     pub(super) fn new(record: JobRecord) -> Self {
-        Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new() }
+        Self { record, spec: None, refused: None, run: None, delivering: BTreeMap::new(), asides: Asides::default() }
     }
 
     /// The sweep whose file makes the job.

@@ -596,6 +596,12 @@ impl JobSpec {
         is_resumed || has_data || self.roles.iter().any(|role| role.code.is_some() || role.image != Image::Host)
     }
 
+    /// A run of it sees code or data that others may change, or newer versions of which may come.
+    pub fn names_what_may_change(&self) -> bool {
+        let is_code = self.roles.iter().filter_map(|role| role.code.as_ref()).any(|code| code.stored().is_none());
+        is_code || self.datasets.iter().any(|dataset| dataset.source != DataSource::Output)
+    }
+
     /// Something of a run comes from another machine, or may: it can take long, and fail for a while.
     pub fn comes_from_elsewhere(&self) -> bool {
         let is_resumed = self.resumed().is_some();

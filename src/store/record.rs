@@ -122,6 +122,9 @@ pub struct JobRecord {
     /// Its next run is due and not begun, since as many wait as its workspace may have; by these numbers those are in their order.
     #[serde(default)]
     pub turned_away: Option<u64>,
+    /// What was set aside for its next run, which is wanted and cannot begin yet.
+    #[serde(default)]
+    pub aside: Option<AsideRecord>,
     /// The number of the next event.
     pub next_event: u64,
     /// It was removed; only its numbers are kept, so that a job of that name goes on counting and nothing old is taken
@@ -146,11 +149,22 @@ impl JobRecord {
             rerun_number: 0,
             not_begun: None,
             turned_away: None,
+            aside: None,
             next_event: 0,
             removed: false,
             first_event: 0,
         }
     }
+}
+
+/// Code and data of a run that cannot begin yet, as they were when it was wanted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AsideRecord {
+    /// By which they are found; none is given twice.
+    pub number: u64,
+    /// Of the file of which that run is to be, and whose it is.
+    pub meaning: String,
+    pub owner: Owner,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -160,6 +174,9 @@ pub struct RunRecord {
     /// Place in the queue.
     pub order: u64,
     pub source: SourceRecord,
+    /// The number of what was set aside for it before it began.
+    #[serde(default)]
+    pub aside: Option<u64>,
     /// Code has been copied and the directories are there.
     pub prepared: bool,
     /// How often that has failed, and when it last did.

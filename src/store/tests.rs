@@ -27,6 +27,7 @@ fn run(number: u32) -> RunRecord {
         },
         prepared: false,
         unprepared: None,
+        aside: None,
         stop: None,
         stop_how: Default::default(),
         extended_ms: 0,

@@ -331,8 +331,8 @@ fn write_awaited(job: &Path, publication: &Publication) -> io::Result<()> {
     if names.is_empty() { remove_if_there(&path) } else { write_if_new(&path, names.as_bytes(), 0o600) }
 }
 
+/// The run's own status comes last: that a run has ended by it means that nothing is written there any more.
 fn write_run(run: &Path, report: &JobReport) -> io::Result<()> {
-    write_if_new(&run.join("status"), report.toml().as_bytes(), 0o644)?;
     let attempt = run.join("attempts").join(report.attempt.to_string());
     for task in &report.tasks {
         let directory = attempt.join(&task.task);
@@ -340,7 +340,7 @@ fn write_run(run: &Path, report: &JobReport) -> io::Result<()> {
             write_if_new(&directory.join("status"), task.toml().as_bytes(), 0o644)?;
         }
     }
-    Ok(())
+    write_if_new(&run.join("status"), report.toml().as_bytes(), 0o644)
 }
 
 fn write_if_new(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {

@@ -4,7 +4,7 @@
 //! `jobs/` what begins with a dot is the daemon's own business and is not shown.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,11 @@ use nix::errno::Errno;
 use trainyard_fs::{Account, Behind, Content, ContentMetadata, Quota, Refusal, RelPath, Rule, Tree};
 
 use crate::assets::freeze::{Freezer, Replaced, may_be_version};
-use crate::assets::manifest::{self, State};
+use crate::assets::manifest;
 use crate::assets::{DRAFT, LATEST, MANIFEST, OWN, Shelf};
 use crate::ids::{JobKey, NAME_MAX_BYTES, NAME_MAX_CHARS};
 use crate::logs::{INDEX_FILE, LogReader};
+use crate::status::State;
 use crate::sys::file::optional;
 use crate::workspace::control::{Ask, Control};
 use crate::workspace::quota::Ledger;
@@ -26,10 +27,13 @@ use crate::workspace::quota::Ledger;
 const MERGED_LOG: &str = "log";
 /// Name of the file by which a job is stopped and started again.
 const CONTROL: &str = "ctl";
+/// Name of the file that tells what a run, or a task, has come to, and how much of it is looked at, bytes.
+const STATUS: &str = "status";
+const STATUS_MAX: u64 = 4096;
 /// For the directories that lead to what people change, and where that may be done behind the mount.
 const ATTR_TTL: Duration = Duration::from_secs(1);
-/// Of what lies in drafts and versions: it changes through the mount, and what publishing changes behind it is told. That a whole
-/// version is removed is seen by its own name.
+/// Of what lies in drafts and versions: it changes through the mount, and what publishing changes behind it is told; and of what
+/// nothing changes any more. That a whole version, model or job is removed is seen by its own name.
 const LONG_TTL: Duration = Duration::from_secs(60);
 
 /// The tree below `workspaces/`.
@@ -171,6 +175,17 @@ impl WorkspaceTree {
         }
     }
 
+    /// It is of an attempt of a run that has ended, whose status is the last thing that is written of it.
+    fn is_of_the_past(&self, path: &RelPath) -> bool {
+        let Some(status) = run_of_attempt(path).map(|run| run.join(STATUS)) else { return false };
+        let mut text = String::new();
+        let read = self.shelf.file(&status).and_then(|file| file.take(STATUS_MAX).read_to_string(&mut text));
+        let mut keys = text.lines().filter_map(|line| line.split_once('='));
+        let state = keys.find(|(key, _)| key.trim() == "state").map(|(_, state)| state.trim());
+        let ended = [State::Succeeded, State::Failed, State::Stopped].map(|state| format!("\"{state}\""));
+        read.is_ok() && state.is_some_and(|state| ended.iter().any(|ended| ended == state))
+    }
+
     /// `mv draft v1`: from here on nobody changes it.
     fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>) -> io::Result<()> {
         // `EINVAL` would be told by mv as a move into itself.
@@ -206,7 +221,7 @@ impl WorkspaceTree {
         let pending = |version: &String| {
             let manifest = from.as_path().join(format!("{version}{MANIFEST}"));
             let state = self.shelf.file(&manifest).and_then(|file| manifest::state(io::BufReader::new(file)));
-            !matches!(state, Ok(State::Complete))
+            !matches!(state, Ok(manifest::State::Complete))
         };
         // In this order: a run that chooses meanwhile is found the second time.
         let is_used = || {
@@ -384,6 +399,8 @@ impl Tree for WorkspaceTree {
     fn attr_ttl(&self, path: &RelPath) -> Duration {
         // Jobs, and what appears in models, change behind the mount.
         match part_of(path) {
+            Part::Models if is_in_model(path) => LONG_TTL,
+            Part::Jobs if self.is_of_the_past(path) => LONG_TTL,
             Part::Datasets => match in_dataset(path) {
                 // They change when publishing is done.
                 Some(at) if is_told(at.version) => Duration::ZERO,
@@ -400,6 +417,22 @@ impl Tree for WorkspaceTree {
 
     fn behind(&self) -> Behind {
         self.behind.clone()
+    }
+}
+
+/// `WS/models/JOB/RUN/…`, which appears whole and stays as it is.
+fn is_in_model(path: &RelPath) -> bool {
+    path.components().nth(4).is_some()
+}
+
+/// `WS/jobs/JOB/runs/N`, of what lies in its `attempts/`; but not of what is written anew by another version of the program.
+fn run_of_attempt(path: &RelPath) -> Option<PathBuf> {
+    let names: Vec<_> = path.components().collect();
+    match names.as_slice() {
+        [_, jobs, _, runs, _, attempts, ..] if *jobs == "jobs" && *runs == "runs" && *attempts == "attempts" => {
+            (names.last() != Some(&OsStr::new(STATUS))).then(|| names.iter().take(5).collect())
+        }
+        _ => None,
     }
 }
 
@@ -564,6 +597,35 @@ mod tests {
         for path in ["ws/datasets/d/draft", "ws/datasets/d/v1/x", "ws/code/x"] {
             assert!(!may_hide_in(path), "{path}");
         }
+    }
+
+    #[test]
+    fn the_kernel_keeps_what_nothing_changes_any_more_and_nothing_of_what_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let tree = WorkspaceTree::open(dir.path(), Arc::new(Nobody), Arc::default(), Arc::new(|| {})).unwrap();
+        let ttl = |path: &str| tree.attr_ttl(&RelPath::new(path).unwrap());
+        let run = dir.path().join("ws/jobs/j/runs/1");
+        let of_attempt = ["attempts", "attempts/1", "attempts/1/main-0", "attempts/1/main-0/stdout.log"];
+        std::fs::create_dir_all(&run).unwrap();
+        for (status, kept) in [
+            (None, Duration::ZERO),
+            (Some("state = \"running\"\nreason = \"state = succeeded\"\n"), Duration::ZERO),
+            (Some("job       = \"j\"\nstate     = \"stopping\"\n"), Duration::ZERO),
+            (Some("job       = \"j\"\nstate     = \"failed\"\n"), LONG_TTL),
+        ] {
+            status.map(|status| std::fs::write(run.join("status"), status).unwrap());
+            for path in of_attempt {
+                assert_eq!(ttl(&format!("ws/jobs/j/runs/1/{path}")), kept, "{path} {status:?}");
+            }
+            // By these it is seen at once that all of it has gone.
+            for path in
+                ["", "/runs", "/runs/1", "/runs/1/status", "/runs/1/attempts/1/main-0/status", "/runs/2/attempts"]
+            {
+                assert_eq!(ttl(&format!("ws/jobs/j{path}")), Duration::ZERO, "{path}");
+            }
+        }
+        assert_eq!(["ws/models/j/1/w", "ws/models/j/1/a/b"].map(ttl), [LONG_TTL; 2]);
+        assert_eq!(["ws/models/j", "ws/models/j/1", "ws/models/j/latest"].map(ttl), [Duration::ZERO; 3]);
     }
 
     #[test]

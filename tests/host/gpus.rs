@@ -460,6 +460,8 @@ fn several_jobs_have_shares_of_one_card_and_who_uses_more_than_its_own_is_told()
     instance.wait_state("four", "waiting");
     instance.drop_job("whole", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
     instance.wait_state("whole", "waiting");
+    let free = wait_for("what is free", || instance.report("whole")?["waiting"]["free"]["gpu"].as_f64());
+    assert_eq!(free, 0.0, "what is left of a card is no whole card");
     instance.kill_daemon();
     instance.restart_daemon();
     wait_for("the card to be seen", || (list(&instance)["gpus"].as_array().unwrap().len() == 1).then_some(()));

@@ -1,8 +1,9 @@
 //! A task's output and what it uses: kept by size and count, followed, sampled.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::support::{BINARY, Instance, has_tools, pids_with, wait_for};
@@ -218,12 +219,32 @@ fn what_is_written_faster_than_anybody_reads_ends_where_it_was_when_it_was_asked
     instance.shutdown();
 }
 
+/// `less +F` on a terminal shows what is written after it has begun.
+fn pager_follows(log: &Path) {
+    let size = fs::metadata(log).unwrap().len();
+    let line = format!("less +F {}", log.display());
+    let mut pager = Command::new("script");
+    pager.args(["-qfc", &line, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut pager = pager.spawn().unwrap();
+    let (mut screen, mut shown, mut buffer) = (pager.stdout.take().unwrap(), String::new(), [0; 4096]);
+    // Lines have their numbers, and 13 bytes each.
+    let is_later =
+        |number: &str| number.get(..7).and_then(|digits| digits.parse().ok()).is_some_and(|at: u64| at > size / 13 + 1);
+    while !shown.split("line ").any(is_later) {
+        let count = screen.read(&mut buffer).unwrap();
+        assert!(count > 0, "less has ended: {shown}");
+        shown.push_str(&String::from_utf8_lossy(&buffer[..count]));
+    }
+    pager.kill().unwrap();
+    pager.wait().unwrap();
+}
+
 /// Pagers, searches, copies and editors take one look after the other at a file that grows: each sees a state of it, and size
 /// and time are true whenever they ask.
 #[test]
 fn who_looks_at_a_growing_log_by_any_program_sees_a_state_of_it() {
     let test = "who_looks_at_a_growing_log_by_any_program_sees_a_state_of_it";
-    if !has_tools(test, &["less", "grep", "rsync", "ed", "wc"]) {
+    if !has_tools(test, &["less", "grep", "rsync", "ed", "wc", "script"]) {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
@@ -246,6 +267,7 @@ fn who_looks_at_a_growing_log_by_any_program_sees_a_state_of_it() {
             whole.as_bytes().starts_with(line) && (line.len() == whole.len() || text.ends_with(line))
         })
     };
+    pager_follows(&stdout);
     let copy = tempfile::tempdir().unwrap();
     let (shown, copied) = (stdout.to_str().unwrap(), copy.path().join("copy"));
     let mut last = (0, began);

@@ -93,7 +93,10 @@ fn models_go_by_model_rm_unless_a_job_uses_them() {
     assert_eq!(error.raw_os_error(), Some(nix::libc::EROFS));
     instance.ok(&["stop", "tune"]);
     wait_for("it to be over", || instance.mount().join("jobs/by-state/stopped/tune").exists().then_some(()));
+    // The kernel keeps what it has seen of a model, and not by whose name that goes.
+    assert!(fs::metadata(models.join("2/w")).is_ok());
     assert_eq!(instance.ok(&["model", "rm", "train@2"]), "removed model train@2\n");
+    assert!(fs::metadata(models.join("2/w")).is_err(), "it is gone at once");
     assert_eq!(fs::read_link(models.join("latest")).unwrap(), std::path::Path::new("1"));
     assert_eq!(fs::read_to_string(models.join("latest/w")).unwrap(), "1\n");
     assert!(!models.join("2").exists() && !instance.run_dir("train", 2).join("model").exists());

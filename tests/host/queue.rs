@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
@@ -76,6 +77,90 @@ fn what_a_run_that_has_not_begun_will_use_cannot_go() {
     instance.ok(&["stop", "holder"]);
     instance.wait_state("holder", "stopped");
     wait_for("the dataset to be nobody's", || moves().is_none().then_some(()));
+    instance.shutdown();
+}
+
+/// What is set aside for run `run` of a job, when it is there.
+fn wait_aside(instance: &Instance, job: &str, run: u32) -> PathBuf {
+    let runs = instance.run_dir(job, run).parent().unwrap().to_owned();
+    let is_whole = |name: &str| name.starts_with(&format!(".{run}.aside-")) && !name.ends_with(".new");
+    wait_for("what is set aside", || {
+        let names = fs::read_dir(&runs).ok()?.map(|entry| entry.unwrap().file_name());
+        names.filter_map(|name| name.into_string().ok()).find(|name| is_whole(name)).map(|name| runs.join(name))
+    })
+}
+
+#[test]
+fn a_run_sees_code_and_data_as_they_were_when_it_was_wanted_however_late_it_begins() {
+    let test = "a_run_sees_code_and_data_as_they_were_when_it_was_wanted_however_late_it_begins";
+    let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
+    let Some(mut instance) = Instance::start(test, config) else { return };
+    let publish = |instance: &Instance, version: &str| {
+        fs::create_dir_all(instance.mount().join("datasets/d/draft")).unwrap();
+        fs::write(instance.mount().join("datasets/d/draft/x"), format!("data {version}\n")).unwrap();
+        instance.ok(&["dataset", "publish", "d", version]);
+    };
+    let script = |instance: &Instance, which: &str| {
+        let text = format!("echo code {which}; cat /dataset/x; until [ -e /output/go ]; do sleep 0.05; done\n");
+        fs::write(instance.mount().join("code/prog/run.sh"), text).unwrap();
+    };
+    let job = |word: &str| {
+        format!(
+            "code = \"prog\"\ndatasets = [\"d\"]\ncommand = \"sh run.sh {word}\"\nresources = {{ cpu = 0.25, memory = \"128MiB\" }}\n"
+        )
+    };
+    fs::create_dir(instance.mount().join("code/prog")).unwrap();
+    publish(&instance, "v1");
+    script(&instance, "1");
+    for name in ["edited", "again"] {
+        instance.drop_job(name, &job("one"));
+        instance.wait_state(name, "running");
+    }
+    script(&instance, "2");
+    publish(&instance, "v2");
+    // As many as may wait.
+    instance.drop_job("waits", "command = \"true\"\nstate = \"held\"");
+    instance.wait_state("waits", "held");
+    instance.drop_job("late", &job("one"));
+    instance.drop_job("edited", &job("two"));
+    assert!(
+        instance
+            .ok(&["rerun", "again"])
+            .contains("run 2 starts when run 1 has ended, with code and data as they are now")
+    );
+    wait_aside(&instance, "edited", 2);
+    wait_aside(&instance, "again", 2);
+    let late = wait_aside(&instance, "late", 1);
+    assert_eq!(fs::metadata(&late).unwrap().permissions().mode() & 0o777, 0o700, "nobody changes it");
+    script(&instance, "3");
+    publish(&instance, "v3");
+    instance.kill_daemon();
+    instance.restart_daemon();
+    let refused = instance.cli(&["dataset", "rm", "d@v2"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("used, or will be, by a job"), "{refused:?}");
+    // What nobody wants any more goes, and what is wanted later is of then.
+    instance.ok(&["stop", "late"]);
+    wait_for("what was set aside to go", || (!late.exists()).then_some(()));
+    instance.ok(&["rerun", "late"]);
+    wait_aside(&instance, "late", 1);
+    script(&instance, "4");
+    publish(&instance, "v4");
+    for name in ["edited", "again"] {
+        fs::write(instance.run_dir(name, 1).join("output/go"), "").unwrap();
+        instance.wait_end(name, 1);
+    }
+    instance.ok(&["stop", "waits"]);
+    for (name, run, log) in
+        [("edited", 2, "code 2\ndata v2\n"), ("again", 2, "code 2\ndata v2\n"), ("late", 1, "code 3\ndata v3\n")]
+    {
+        wait_for("the run that was put off", || instance.run_dir(name, run).join("output").exists().then_some(()));
+        fs::write(instance.run_dir(name, run).join("output/go"), "").unwrap();
+        instance.wait_end(name, u64::from(run));
+        assert_eq!(instance.log(name, "main-0"), log, "{name}");
+        let runs = fs::read_dir(instance.run_dir(name, run).parent().unwrap()).unwrap();
+        let names: Vec<_> = runs.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(!names.iter().any(|name| name.contains("aside")), "{names:?}");
+    }
     instance.shutdown();
 }
 

@@ -107,6 +107,18 @@ fn what_lies_in_a_store_is_copied_in_and_the_output_copied_back() {
     assert_eq!(asked, ["GET /train/sets/a/1.txt"]);
     assert!(instance.ok(&["logs", "--run", "3", "train"]).contains("one more"));
     wait_for("the last output", || store.get("out/train/3/sum"));
+    // A bucket in the host's name.
+    store.requests();
+    let named = "mounts = [{ source = \"s3:named/sets/a\", target = \"/input\" }, { source = \"s3:named/named\", target = \"/output\" }]\n\
+                 command = \"cat /input/1.txt | tee /output/copy\"";
+    let report = instance.run_job("named", named);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    assert_eq!(wait_for("the output", || store.get("named/copy")), b"one more\n");
+    // Of what has no bucket in its path.
+    let asked = store.requests();
+    for request in ["GET /sets/a/1.txt", "PUT /named/copy"] {
+        assert!(asked.iter().any(|one| one == request), "{request}: {asked:?}");
+    }
     // A place that is one object, and one that is nothing.
     let one = "mounts = [{ source = \"s3:lab/sets/a/1.txt\", target = \"/one\" }]\ncommand = \"cat /one/1.txt\"";
     assert_eq!(instance.run_job("one", one)["state"], "succeeded");

@@ -15,6 +15,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use s3s::Body;
 use s3s::auth::SimpleAuth;
+use s3s::host::{S3Host, VirtualHost};
 use s3s::service::{S3Service, S3ServiceBuilder};
 
 use super::support::images::in_network;
@@ -81,14 +82,16 @@ impl Store {
         Self { address: address.recv().unwrap(), root: dir.join("train"), shared }
     }
 
-    /// `[pools.lab]` of an instance, and its file of keys.
+    /// `[pools.lab]` of an instance, and its file of keys; `[pools.named]` has the bucket in the host's name.
     pub(crate) fn pool(&self, root: &Path, more: &str) -> String {
         let secrets = root.join("etc/trainyard/secrets");
         let keys = format!("access_key = \"{ACCESS_KEY}\"\nsecret_key = \"{SECRET_KEY}\"\n");
         write_secret(&secrets.join("lab-keys"), &keys);
         format!(
-            "[pools.lab]\nkind = \"s3\"\nendpoint = \"http://{}\"\nbucket = \"train\"\nsecret = \"lab-keys\"\n{more}\n",
-            self.address
+            "[pools.lab]\nkind = \"s3\"\nendpoint = \"http://{}\"\nbucket = \"train\"\nsecret = \"lab-keys\"\n{more}\n\
+             [pools.named]\nkind = \"s3\"\nendpoint = \"http://{DOMAIN}\"\nbucket = \"train\"\nvirtual_host = true\n\
+             proxy = \"http://{}\"\nsecret = \"lab-keys\"\n",
+            self.address, self.address
         )
     }
 
@@ -120,8 +123,21 @@ impl Store {
     }
 }
 
+/// Hosts below this one are buckets; whoever asks by an address says the bucket in the path.
+const DOMAIN: &str = "lab.test";
+
+struct Named;
+
+impl S3Host for Named {
+    fn parse_host_header<'a>(&'a self, host: &'a str) -> s3s::S3Result<VirtualHost<'a>> {
+        let bucket = host.strip_suffix(DOMAIN).and_then(|host| host.strip_suffix('.'));
+        Ok(bucket.map_or_else(|| VirtualHost::new(host), |bucket| VirtualHost::new(DOMAIN).with_bucket(bucket)))
+    }
+}
+
 async fn serve(listener: TcpListener, root: PathBuf, shared: Arc<Mutex<Shared>>) {
     let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(root).unwrap());
+    builder.set_host(Named);
     builder.set_auth(SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
     let service = builder.build();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();

@@ -31,7 +31,7 @@ mod full_disk;
 mod quotas;
 
 const INVENTORY: Amount = Amount { cpu: 4000, memory: 8 << 30, gpu: 0 };
-const SPECS: [&str; 15] = [
+const SPECS: [&str; 17] = [
     "command = 'a'",
     "command = 'b'\nretries = 2\n[roles.w]\ncount = 2",
     "command = 'f'\nretries = 1\n[roles.w]\ncount = 2\nretries = 2\n[roles.ps]\nretries = 1",
@@ -47,6 +47,8 @@ const SPECS: [&str; 15] = [
     "command = 'l'\nresources = { mig = '1g.10gb', gpu = 2 }",
     "command = 'm'\nresources = { gpu = 1, gpu_type = 'odd' }",
     "command = 'e'\nmax_duration = '1s'\n[roles.chief]\nmain = true\n[roles.w]\ncount = 2",
+    "command = 'n'\ncode = 'c'\ndatasets = ['d']",
+    "command = 'o'\ncode = 'c'\ndatasets = ['model:x', 'e@v1']\nretries = 1",
 ];
 const JOBS: usize = 3;
 /// Bytes that are free where new runs may start.
@@ -514,6 +516,9 @@ impl World {
     fn carry_out(&mut self, work: Work) -> Outcome {
         match work {
             Work::Prepare { key, run, .. } => Outcome::Prepared { key, run, result: Ok(()) },
+            Work::SetAside { key, number, prepare } => {
+                Outcome::SetAside { key, run: prepare.identity.run, number, result: Ok(()) }
+            }
             Work::Launch(launch) => {
                 let runs = self.store.runs(&launch.identity.key, 0..=u32::MAX, usize::MAX).unwrap();
                 invariants::every_start_was_recorded(launch.attempt, &runs);
@@ -569,7 +574,7 @@ impl World {
             Work::LookAtCards => Outcome::LookedAtCards,
             // As told by `see_cards`.
             Work::Measure { .. } => Outcome::Told,
-            Work::Deliver { .. } | Work::GiveUp(_) => Outcome::Told,
+            Work::Deliver { .. } | Work::GiveUp(_) | Work::DropAside { .. } => Outcome::Told,
         }
     }
 

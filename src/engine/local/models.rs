@@ -317,30 +317,39 @@ fn last_row(mut file: File) -> io::Result<Option<Table>> {
 
 /// Which runs' models and outputs a run sees, by the jobs: chosen once, so that all its attempts see the same. The file lies beside the
 /// run's directory, which is the owner's.
-fn chosen_file(paths: &Paths, identity: &Identity) -> PathBuf {
+pub(super) fn chosen_file(paths: &Paths, identity: &Identity) -> PathBuf {
     paths.job(&identity.key).join("runs").join(models_file(identity.run))
 }
 
 /// Where the model or the output lies below the workspace, and of which run it is.
 pub(super) fn place(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<(PathBuf, String), EngineError> {
+    place_by(&chosen_file(paths, identity), paths, identity, dataset)
+}
+
+/// The same, by what is written in `file`, or now is.
+pub(super) fn place_by(
+    file: &Path,
+    paths: &Paths,
+    identity: &Identity,
+    dataset: &Dataset,
+) -> Result<(PathBuf, String), EngineError> {
     let number = match dataset.version.as_ref().map(|version| version.as_str()) {
         Some(number) if number != "latest" => {
-            keep_named(paths, identity, dataset, number)?;
+            keep_named(file, dataset, number)?;
             number.to_owned()
         }
-        _ => newest(paths, identity, dataset)?.to_string(),
+        _ => newest(file, paths, identity, dataset)?.to_string(),
     };
     Ok((lies_at(identity, dataset, &number), number))
 }
 
 /// Whoever removes models looks there: one that the job file names is used as well as one that was the newest.
-fn keep_named(paths: &Paths, identity: &Identity, dataset: &Dataset, number: &str) -> Result<(), EngineError> {
+fn keep_named(file: &Path, dataset: &Dataset, number: &str) -> Result<(), EngineError> {
     let Some(run) = number.parse::<u32>().ok().filter(|_| dataset.source == DataSource::Model) else { return Ok(()) };
-    let file = chosen_file(paths, identity);
-    let mut chosen: BTreeMap<String, u32> = read_json(&file).map_err(super::told)?.unwrap_or_default();
+    let mut chosen: BTreeMap<String, u32> = read_json(file).map_err(super::told)?.unwrap_or_default();
     match chosen.insert(one_of(dataset.name.as_str(), run), run) {
         Some(_) => Ok(()),
-        None => write_json(&file, &chosen, Durability::Machine).map_err(super::told),
+        None => write_json(file, &chosen, Durability::Machine).map_err(super::told),
     }
 }
 
@@ -360,13 +369,12 @@ fn nothing_before(identity: &Identity) -> PathBuf {
     Path::new("jobs").join(identity.key.job.as_str()).join("runs").join(format!(".{}.before", identity.run))
 }
 
-fn newest(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<u32, EngineError> {
+fn newest(file: &Path, paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<u32, EngineError> {
     let (source, job) = (dataset.source, dataset.name.as_str());
     let is_own_output = source == DataSource::Output && job == identity.key.job.as_str();
     // As older programs wrote it for models.
     let key = if source == DataSource::Model { newest_of(job) } else { format!("{}{job}", source.prefix()) };
-    let file = chosen_file(paths, identity);
-    let mut chosen: BTreeMap<String, u32> = read_json(&file).map_err(super::told)?.unwrap_or_default();
+    let mut chosen: BTreeMap<String, u32> = read_json(file).map_err(super::told)?.unwrap_or_default();
     if let Some(number) = chosen.get(&key) {
         return Ok(*number);
     }
@@ -401,7 +409,7 @@ fn newest(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<u32, 
         }
     };
     chosen.insert(key, newest);
-    write_json(&file, &chosen, Durability::Machine).map_err(super::told)?;
+    write_json(file, &chosen, Durability::Machine).map_err(super::told)?;
     Ok(newest)
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{code_limits, failed, models};
+use super::{aside, code_limits, failed, models};
 use crate::assets::enforced::Enforcer;
 use crate::assets::{self, MissingError, Part, Shelf};
 use crate::config::Paths;
@@ -46,12 +46,16 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let spec = directory.join("spec.toml");
     write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
     std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
-    // What lies in a store is brought later.
-    for (code, name) in run.spec.codes().into_iter().filter(|(code, _)| code.stored().is_none()) {
-        snapshot(paths, run, code, &directory.join(name))?;
-    }
-    choose_datasets(paths, run)?;
-    choose_left(paths, run)
+    aside::adopt(paths, run, &directory)?;
+    snapshots(paths, run, &directory)?;
+    choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
+    choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)
+}
+
+/// Takes them into `directory`, of all code but what lies in a store: that is brought later.
+pub(super) fn snapshots(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
+    let mut codes = run.spec.codes().into_iter().filter(|(code, _)| code.stored().is_none());
+    codes.try_for_each(|(code, name)| snapshot(paths, run, code, &directory.join(name)))
 }
 
 /// Makes a directory of what jobs write: where the kernel counts that of the workspace, with the rest of it.
@@ -66,7 +70,12 @@ fn make_counted(paths: &Paths, run: &Prepare, path: &Path) -> io::Result<()> {
 
 /// What runs have left: it is there, and the owner's to see. What a job is still to leave which comes first is chosen when that is
 /// over.
-fn choose_left(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
+pub(super) fn choose_left(
+    paths: &Paths,
+    run: &Prepare,
+    file: &Path,
+    which: &dyn Fn(&Dataset) -> bool,
+) -> Result<(), EngineError> {
     let shelf = open_shelf(paths)?;
     let is_awaited = |dataset: &Dataset| {
         let name = dataset.name.as_str();
@@ -75,8 +84,8 @@ fn choose_left(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
         run.identity.attempt == 0 && run.spec.after.iter().any(is_of)
     };
     let left = run.spec.datasets.iter().filter(|dataset| dataset.source != DataSource::Dataset);
-    left.filter(|dataset| !is_awaited(dataset))
-        .try_for_each(|dataset| check_rights(&shelf, run, "datasets", &dataset_path(paths, &run.identity, dataset)?))
+    left.filter(|dataset| !is_awaited(dataset) && which(dataset))
+        .try_for_each(|dataset| check_rights(&shelf, run, "datasets", &left_path(file, paths, &run.identity, dataset)?))
 }
 
 /// Where a job goes on with what the last one has left, as the file or its platform says: the same of the newest run before this one, of the same
@@ -108,7 +117,7 @@ fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError
     copied().map_err(told)
 }
 
-fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
+pub(super) fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
     let workspace = &run.identity.key.workspace;
     assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace))
 }
@@ -143,8 +152,13 @@ pub(super) fn take(run: &Prepare, code: &Code, source: &Path, target: &Path) -> 
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
 fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<(), EngineError> {
+    let missing = || EngineError("fetch the code: it has no place".to_owned());
+    let directory = target.parent().ok_or_else(missing)?;
+    let mut name = std::ffi::OsString::from(".");
+    name.push(directory.file_name().ok_or_else(missing)?);
+    name.push(".fetch");
     // Beside the run's directory, which is its owner's: what is done there by name nobody else can lead elsewhere.
-    let place = paths.run(&run.identity.key, run.identity.run).with_file_name(format!(".{}.fetch", run.identity.run));
+    let place = directory.with_file_name(name);
     remove_tree(&place).map_err(failed("fetch the code"))?;
     create_dir(&place, 0o755).map_err(failed("fetch the code"))?;
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
@@ -183,18 +197,18 @@ fn secret(paths: &Paths, run: &Prepare, name: &AssetName) -> Result<String, Engi
 
 /// Which directories a run sees as its datasets: chosen once, so that all its attempts see the same, and told to whoever
 /// wants to remove one. The file lies beside the run's directory, which is the owner's.
-fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
+pub(super) fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
     paths.job(&identity.key).join("runs").join(assets::seen_file(identity.run))
 }
 
 type Seen = BTreeMap<String, assets::Place>;
 
-fn choose_datasets(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
-    let file = seen_file(paths, &run.identity);
+/// As `file` tells, or as they are now.
+pub(super) fn choose_datasets(paths: &Paths, run: &Prepare, file: &Path) -> Result<(), EngineError> {
     let shelf = open_shelf(paths)?;
-    let chosen = match read_json::<Seen>(&file).map_err(super::told)? {
+    let chosen = match read_json::<Seen>(file).map_err(super::told)? {
         Some(chosen) => chosen,
-        None => choose(&shelf, &file, run)?,
+        None => choose(&shelf, file, run)?,
     };
     // Now that nobody removes them: they are still there, and the owner's to see, at every attempt.
     chosen.values().try_for_each(|place| check_rights(&shelf, run, "datasets", &place.path(Part::Datasets)))
@@ -237,18 +251,24 @@ fn check_rights(shelf: &Shelf, run: &Prepare, key: &str, path: &Path) -> Result<
 
 /// Where the run sees the dataset from, below `workspaces/`.
 fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
-    if dataset.source != DataSource::Dataset {
-        let path = Path::new(identity.key.workspace.as_str()).join(models::place(paths, identity, dataset)?.0);
-        return match open_shelf(paths)?.directory(&path) {
-            Ok(_) => Ok(path),
-            Err(error) => Err(EngineError(format!(
-                "datasets: {dataset}: {} cannot be had: {error}; put it right, then `trainyard rerun {}`",
-                path.display(),
-                identity.key
-            ))),
-        };
+    match dataset.source {
+        DataSource::Dataset => Ok(seen_as(paths, identity, dataset)?.path(Part::Datasets)),
+        _ => left_path(&models::chosen_file(paths, identity), paths, identity, dataset),
     }
-    Ok(seen_as(paths, identity, dataset)?.path(Part::Datasets))
+}
+
+/// The same of what runs have left.
+fn left_path(file: &Path, paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
+    let place = models::place_by(file, paths, identity, dataset)?.0;
+    let path = Path::new(identity.key.workspace.as_str()).join(place);
+    match open_shelf(paths)?.directory(&path) {
+        Ok(_) => Ok(path),
+        Err(error) => Err(EngineError(format!(
+            "datasets: {dataset}: {} cannot be had: {error}; put it right, then `trainyard rerun {}`",
+            path.display(),
+            identity.key
+        ))),
+    }
 }
 
 /// What a dataset of the job file was when the run was accepted.

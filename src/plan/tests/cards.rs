@@ -181,15 +181,24 @@ fn who_uses_more_than_its_share_for_too_long_has_failed() {
 
 /// When those that wait may start, in seconds, as told at second 5.
 fn starts<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> Vec<Option<u64>> {
+    let outlook = foreseen(live, waits);
+    let numbers = 1..=outlook.waiting as u64;
+    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000)).collect()
+}
+
+/// How many cards are told to be free as a whole.
+fn whole_cards(live: &[Live]) -> u64 {
+    foreseen(live, [wants(1, &[wish(Part::Whole)], None)]).whole_cards
+}
+
+fn foreseen<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> outlook::Outlook {
     let (shares, quotas, waits) = (Shares::new(Duration::from_secs(3600)), Quotas::new(), queue(waits));
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
     let cards = |kept| Some(OneByOne { all: deck(2), away: vec![], kept });
     let before = snapshot(5000, inventory, live.to_vec(), &waits, (&shares, &quotas));
     let planned = plan(&Snapshot { one_by_one: cards(None), ..before.clone() });
     let seen = Snapshot { one_by_one: cards(planned.kept.clone()), ..before };
-    let outlook = outlook::outlook(&seen, &planned.held_up, usize::MAX);
-    let numbers = 1..=outlook.waiting as u64;
-    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000)).collect()
+    outlook::outlook(&seen, &planned.held_up, usize::MAX)
 }
 
 #[test]
@@ -213,6 +222,8 @@ fn starts_are_foreseen_card_by_card_with_shares_and_slices() {
     // its slice now and its share when the third has ended: both at once. Then nobody knows of a slice for ever.
     let told = [Some(8), Some(10), Some(5), Some(5), Some(13), None, Some(5), Some(14), Some(15)];
     assert_eq!(starts(&live, waits), told);
+    assert_eq!(whole_cards(&live), 0, "parts of two cards are no card");
+    assert_eq!(whole_cards(&live[..1]), 1);
     // Nobody has one card all the time where two have it one after the other.
     let live = [holds(101, 0, None, Some(8)), holds(102, 1, None, Some(12))];
     let pair = Wish { count: 2, ..whole() };

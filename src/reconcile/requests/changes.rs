@@ -105,15 +105,17 @@ impl<S: Store> Reconciler<S> {
             job.record.rerun_wanted = true;
         }
         self.settle(key);
+        let is_aside = self.jobs.get(key).is_some_and(|job| job.record.aside.is_some());
+        let aside = if is_aside { ", with code and data as they are now" } else { "" };
         if self.is_turned_away(key) {
-            return Ok(format!("{key}: {}", self.why_turned_away(key)));
+            return Ok(format!("{key}: {}{aside}", self.why_turned_away(key)));
         }
         let record = self.jobs.get(key).map(|job| &job.record);
         let number = record.map_or(0, |record| record.last_run);
         let is_old = record.is_some_and(|record| !record.invalid.is_empty());
         let which = if is_old { ", of the last good version of its file, which is invalid now" } else { "" };
         Ok(match after {
-            true => format!("{key}: run {} starts when run {number} has ended{which}", number + 1),
+            true => format!("{key}: run {} starts when run {number} has ended{which}{aside}", number + 1),
             false => format!("{key}: run {number}{which}"),
         })
     }
