@@ -193,7 +193,8 @@ fn no_role_s_name_takes_a_variable_that_is_the_task_s_own() {
 /// What stands behind the file's name is ours: the platform's rule is for the file's, and tasks are told what it allows.
 #[test]
 fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
-    let rules: [(&str, &str, fn(char) -> bool); 6] = [
+    type Allowed = fn(char) -> bool;
+    let rules: [(&str, &str, Allowed); 6] = [
         ("sagemaker", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
         ("modelarts", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
         ("modelarts/1", "sw-0-1-a_b", |c| c.is_ascii_alphanumeric() || "-_".contains(c)),
