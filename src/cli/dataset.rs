@@ -344,12 +344,16 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
 
 /// What is being written there, and by whom, as far as the caller may see that.
 fn written_in(draft: &Path) -> String {
-    let writers = process::writers_below(draft);
+    // `/proc` tells paths without links in them.
+    let writers = draft.canonicalize().map(|draft| process::writers_below(&draft)).unwrap_or_default();
     let told = writers.iter().take(TOLD_WRITERS).map(|writer| {
         format!("{} is open to be written by {} (pid {})", writer.path.display(), writer.program, writer.pid)
     });
     match writers.is_empty() {
-        true => format!("a file in {} is open to be written, by a process that you may not look into", draft.display()),
+        true => format!(
+            "a file in {} is open to be written, or mapped so, by a process that cannot be seen from here (another user's, or a task's)",
+            draft.display()
+        ),
         false => told.collect::<Vec<_>>().join(", "),
     }
 }

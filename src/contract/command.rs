@@ -86,26 +86,43 @@ pub(super) fn script(task: &Task<'_>) -> Option<String> {
     if task.role.command == Command::Default {
         return None;
     }
-    let is_script = |word: &&String| word.ends_with(".py") && !word.starts_with('-') && shell::name(word) != "setup.py";
+    let is_script = |word: &&str| word.ends_with(".py") && !word.starts_with('-') && shell::name(word) != "setup.py";
+    // `CMD="python train.py"; $CMD`
+    let in_value = |word: &str| Some(assigned(word)?.split_whitespace().find(is_script)?.to_owned());
+    let of_command = |words: &Vec<String>| {
+        let plain = words.iter().map(String::as_str).filter(|word| assigned(word).is_none()).find(is_script);
+        plain.map(str::to_owned).or_else(|| words.iter().find_map(|word| in_value(word)))
+    };
     let prints = |words: &[String]| words.first().is_some_and(|first| PRINTERS.contains(&first.as_str()));
     let commands = commands(task);
-    let run = commands.iter().rev().filter(|words| !prints(words));
-    run.filter_map(|words| words.iter().find(is_script)).next().cloned()
+    commands.iter().rev().filter(|words| !prints(words)).find_map(of_command)
+}
+
+/// What a variable is set to by this word.
+fn assigned(word: &str) -> Option<&str> {
+    let (name, value) = word.split_once('=')?;
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    is_name.then_some(value)
 }
 
 /// Programs that start processes themselves.
 const STARTERS: &[&str] =
     &["mpirun", "mpiexec", "horovodrun", "torchrun", "torch.distributed", "accelerate", "deepspeed", "pdsh"];
 
-/// Whether the role's own command runs one of them; what follows an option is no program.
+/// Whether the role's own command runs one of them, also by a variable (`LAUNCH="torchrun --nnodes 1"; $LAUNCH t.py`) or within
+/// quotes (`su ada -c "mpirun …"`); what follows an option of two strokes is no program.
 fn starts_itself(task: &Task<'_>) -> bool {
     let is_starter = |word: &str| {
         let name = shell::name(word);
         STARTERS.contains(&name) || name.starts_with("torch.distributed.")
     };
+    let has_starter = |word: &str| {
+        !word.starts_with("--") && word.split(|c: char| c.is_whitespace() || "\"'()=".contains(c)).any(is_starter)
+    };
     commands(task).iter().any(|words| {
         let before = std::iter::once("").chain(words.iter().map(String::as_str));
-        before.zip(words).any(|(before, word)| is_starter(word) && !before.starts_with("--"))
+        before.zip(words).any(|(before, word)| !before.starts_with("--") && has_starter(word))
     })
 }
 

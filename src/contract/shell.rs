@@ -4,6 +4,8 @@
 const SHELLS: [&str; 6] = ["sh", "bash", "dash", "ash", "ksh", "zsh"];
 /// What ends a simple command, and the next one begins.
 const SEPARATORS: &str = ";&|()`\n";
+/// So deep a text within a text is taken apart; whoever writes a job file could nest them without end.
+const DEPTH: usize = 8;
 /// What ends a word beside white space.
 const REDIRECTIONS: &str = "<>";
 
@@ -48,6 +50,15 @@ fn letters(text: &str) -> Vec<Letter> {
 
 /// The simple commands of a text in their order, without comments; of a text within it as well, where a shell is given that.
 pub(super) fn commands(text: &str) -> Vec<Vec<String>> {
+    within(text, DEPTH)
+}
+
+fn within(text: &str, depth: usize) -> Vec<Vec<String>> {
+    simple(text).into_iter().flat_map(|words| taken_apart(words, depth)).collect()
+}
+
+/// The commands that stand in the text itself.
+fn simple(text: &str) -> Vec<Vec<String>> {
     let mut out = vec![Vec::new()];
     let (mut word, mut is_comment) = (None::<String>, false);
     for letter in letters(text).into_iter().chain([Letter::Plain('\n')]) {
@@ -71,30 +82,36 @@ pub(super) fn commands(text: &str) -> Vec<Vec<String>> {
             Letter::Mark => drop(word.get_or_insert_default()),
         }
     }
-    out.into_iter().filter(|words| !words.is_empty()).flat_map(of_words).collect()
+    out.retain(|words| !words.is_empty());
+    out
 }
 
 /// The same of a command whose words are known.
 pub(super) fn of_words(words: Vec<String>) -> Vec<Vec<String>> {
-    match given_text(&words) {
-        Some(text) => commands(&text),
-        None => vec![words],
-    }
+    taken_apart(words, DEPTH)
 }
 
-/// What `sh -c TEXT` or `eval TEXT` runs, also behind another program (`env`, `exec`, `timeout 5`).
-fn given_text(words: &[String]) -> Option<String> {
+fn taken_apart(mut words: Vec<String>, depth: usize) -> Vec<Vec<String>> {
+    let Some((shell, text)) = given_text(&words).filter(|_| depth > 0) else { return vec![words] };
+    // What starts the shell, such as `mpirun`.
+    words.truncate(shell);
+    let before = (!words.is_empty()).then_some(words);
+    before.into_iter().chain(within(&text, depth - 1)).collect()
+}
+
+/// What `sh -c TEXT` or `eval TEXT` runs, and which word the shell is: others may start it (`env`, `exec`, `timeout 5`).
+fn given_text(words: &[String]) -> Option<(usize, String)> {
     if let [first, text @ ..] = words
         && first == "eval"
     {
-        return Some(text.join(" "));
+        return Some((0, text.join(" ")));
     }
     let shell = words.iter().position(|word| SHELLS.contains(&name(word)))?;
     let mut options = words.iter().skip(shell + 1);
     loop {
         let option = options.next()?.strip_prefix('-')?;
         if !option.starts_with('-') && option.contains('c') {
-            return options.find(|word| !word.starts_with('-')).cloned();
+            return Some((shell, options.find(|word| !word.starts_with('-'))?.clone()));
         }
         if option.ends_with('o') {
             options.next();
@@ -120,10 +137,11 @@ mod tests {
         );
         assert_eq!(of("a \\\n b # c\nd#e>f 2>&1 | g"), ["a|b", "d#e|f|2", "1", "g"]);
         assert_eq!(of("x=$(a b) c `d`"), ["x=$", "a|b", "c", "d"]);
-        assert_eq!(of("cd x; exec bash -euo pipefail -lc 'a; b \"c d\"' e"), ["cd|x", "a", "b|c d"]);
+        assert_eq!(of("cd x; exec bash -euo pipefail -lc 'a; b \"c d\"' e"), ["cd|x", "exec", "a", "b|c d"]);
         assert_eq!(of("eval 'a; b'; bash a.sh -c d; sh -e; sh -c"), ["a", "b", "bash|a.sh|-c|d", "sh|-e", "sh|-c"]);
-        assert_eq!(of("env A=1 /bin/sh -c 'sh -c \"a; b\"'"), ["a", "b"]);
+        assert_eq!(of("env A=1 /bin/sh -c 'sh -c \"a; b\"'"), ["env|A=1", "a", "b"]);
         assert_eq!(of("'a\\' \"b\\c\" 'open; d"), ["a\\|b\\c|open; d"]);
         assert_eq!(of(" \n;;"), [] as [&str; 0]);
+        assert_eq!(of(&"eval ".repeat(60_000)).len(), 1, "the rest is taken as it is");
     }
 }

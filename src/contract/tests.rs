@@ -651,6 +651,16 @@ fn platforms_start_a_process_for_each_rank_and_servers_beside_each_node() {
     assert_eq!(line(&job("uai", ranks), 0).split(" --").next(), Some("/bin/sh -c 'python3 t.py"), "nobody says so");
     let own = ranks.replace("python3", "mpirun -np 2 python3");
     assert_eq!(line(&job("azureml", &own), 0), "/bin/sh -c 'mpirun -np 2 python3 t.py'", "it does so itself");
+    // So does what starts a shell, what a variable holds, and what stands in quotes.
+    for command in
+        ["mpirun -np 2 bash -c 'python3 t.py'", "L=\"mpirun -np 2\"; $L python3 t.py", "su a -c \"mpirun -np 2 t\""]
+    {
+        let own = ranks.replace("\"python3 t.py\"", &format!("{command:?}"));
+        assert!(own.contains("mpirun") && line(&job("azureml", &own), 0).starts_with("/bin/sh -c"), "{command}");
+    }
+    // An option's word is none.
+    let noted = ranks.replace("python3 t.py", "python3 t.py --launcher mpirun --by=mpirun");
+    assert!(line(&job("azureml", &noted), 0).starts_with("mpirun -np 6"));
     let entry = ranks.replace("command = \"python3 t.py\"", "params.PROGRAM = \"t.py\"");
     let entry = |contract: &str, name: &str| job(contract, &entry.replace("PROGRAM", name));
     assert_eq!(line(&entry("sagemaker", "sagemaker_program"), 0), "mpirun -np 6 python3 t.py");

@@ -63,6 +63,9 @@ fn the_entry_point_is_the_script_that_a_command_runs_in_the_end() {
         ("python train.py > log 2>&1 && echo 'all of (x.py) is done, as y.py'", "train.py"),
         ("exec bash -lc 'cd src; python \"my train.py\" --note z.py' # not w.py", "my train.py"),
         ("sh run.sh --file=x.py", ""),
+        ("CMD='python train.py --x'; $CMD", "train.py"),
+        ("DATA=x.py python train.py", "train.py"),
+        ("mpirun -np 2 bash -c 'python train.py'", "train.py"),
     ] {
         let of = |contract: &str| seen(&format!("contract = \"{contract}\"\ncommand = {command:?}\n"), 0);
         assert_variables(&of("sagemaker"), &[("SM_USER_ENTRY_POINT", script)]);
