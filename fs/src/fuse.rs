@@ -27,6 +27,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, SystemTime};
@@ -131,7 +132,8 @@ impl<T: Tree> Fuse<T> {
         match self.crew.here(home) {
             Some(_here) => {
                 let Some(_turn) = self.gate.enter() else { return };
-                job(&self.served);
+                // This thread reads others as well. A request whose handling panics has been answered by an error, and told.
+                let _ = catch_unwind(AssertUnwindSafe(|| job(&self.served)));
             }
             None => self.hand_over(kind, home, job),
         }
@@ -220,7 +222,10 @@ impl<T: Tree> Served<T> {
     ) -> Route {
         let is_passed = access.only_writes() && self.agreed().passthrough && self.ops.passes_writes(fh);
         match self.modes().open(ino, || is_passed.then(|| self.register(fh, open_backing)).flatten()) {
-            IoMode::Passthrough(id) if is_passed || !access.writes() => Route::Passed(id),
+            IoMode::Passthrough(id) if is_passed || !access.writes() => {
+                self.ops.goes_past_us(fh);
+                Route::Passed(id)
+            }
             IoMode::Passthrough(id) => {
                 self.ops.go_past_cache(fh);
                 Route::ToUs(id)
@@ -401,13 +406,20 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let (name, newname) = (name.to_owned(), newname.to_owned());
         let homes = [self.ops.home(parent.0, Some(&name)), self.ops.home(newparent.0, Some(&newname))];
-        self.begin(Home::both(homes), move |served| {
-            let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
+        let (served, gate, home) = (self.served.clone(), self.gate.clone(), Home::both(homes));
+        let job = move || {
             let (from, to) = ((parent.0, &*name), (newparent.0, &*newname));
+            // Before the gate: that a file is closed is heard behind it.
             served.ops.await_writers(from, to);
+            let Some(_turn) = gate.enter() else { return };
+            let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
             let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
             answer::empty(reply, renamed);
-        });
+        };
+        match self.crew.here(home) {
+            Some(_here) => drop(catch_unwind(AssertUnwindSafe(job))),
+            None => self.crew.hand_over(home, Kind::Asks { bytes: 0 }, Box::new(job)),
+        }
     }
 
     fn link(&self, _req: &Request, ino: INodeNo, newparent: INodeNo, newname: &OsStr, reply: ReplyEntry) {
@@ -592,7 +604,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let mut told = false;
             // The kernel begins so whether it knows them or not, and goes on without attributes where it does.
             let knows_all = offset == 0 && served.ops.was_told_lately(ino.0) && rows.begin_with_known();
-            let mut shortest = Duration::MAX;
+            let mut shortest = None;
             for (next, row) in rows.from(offset) {
                 if knows_all && !is_dot(&row) {
                     return reply.ok();
@@ -614,9 +626,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
                     break;
                 }
                 told = true;
-                shortest = shortest.min(entry.ttl);
+                shortest = Some(shortest.map_or(entry.ttl, |before: Duration| before.min(entry.ttl)));
             }
-            if offset == 0 {
+            if let Some(shortest) = shortest.filter(|_| offset == 0) {
                 served.ops.tell_of(ino.0, shortest);
             }
             reply.ok();

@@ -2,9 +2,9 @@
 //! kernel passthrough straight to the backing file. No input or output.
 //!
 //! ```text
-//!            first open, read-only place, kernel willing      last close
-//!   closed ─────────────────────────────────────────▶ passthrough ─────────▶ closed
-//!      └── first open, anything else ───────────────▶ cached ──────────────▶ closed
+//!            first open: of a read-only place, or to write alone where that may pass, kernel willing
+//!   closed ─────────────────────────────────────────▶ passthrough ── last close ──▶ closed
+//!      └── first open, anything else ───────────────▶ cached ─────── last close ──▶ closed
 //! ```
 //!
 //! The kernel answers an `open` with `EIO` if one inode is open in both ways, or by passthrough with two

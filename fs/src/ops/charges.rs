@@ -215,6 +215,13 @@ impl<T: Tree> Ops<T> {
         }
     }
 
+    /// Has what lies around `ino` counted, if somebody pays for that.
+    pub(super) fn count_again(&self, ino: u64) {
+        if let Some(account) = self.account_of(ino) {
+            account.want_count();
+        }
+    }
+
     pub(super) fn has_account(&self, ino: u64) -> bool {
         self.account_of(ino).is_some()
     }

@@ -125,9 +125,9 @@ impl<T: Tree> Ops<T> {
 
     /// The kernel has been told of attributes of what comes first in a directory, and may keep them so long.
     pub(crate) fn tell_of(&self, directory: u64, ttl: Duration) {
-        if !ttl.is_zero() {
-            // Half of it: whoever looks them up after the listing is to find them.
-            lock(&self.told).insert(directory, Instant::now() + ttl / 2);
+        // Half of it: whoever looks them up after the listing is to find them.
+        if let Some(until) = Instant::now().checked_add(ttl / 2).filter(|_| !ttl.is_zero()) {
+            lock(&self.told).insert(directory, until);
         }
     }
 

@@ -1,8 +1,9 @@
 //! Opening, reading and writing files.
 //!
-//! Bytes go to and come from the real file of the handle, wherever its name went meanwhile. A write asks
+//! Bytes go to and come from the real file of the handle, wherever its name went meanwhile. A write that comes here asks
 //! the rule again: a file whose path became read-only while it was open takes no more bytes, those of a
-//! shared mapping included (they fail at `msync`).
+//! shared mapping included (they fail at `msync`). What the kernel writes by itself is in no place that becomes read-only
+//! meanwhile: the rename that would make it so is refused.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -75,6 +76,8 @@ pub(super) struct OpenFile {
     read_to: AtomicU64,
     /// The kernel sends here what is written, past its cache.
     past_cache: AtomicBool,
+    /// The kernel reads or writes by itself.
+    past_us: AtomicBool,
 }
 
 enum Source {
@@ -230,6 +233,13 @@ impl<T: Tree> Ops<T> {
         }
     }
 
+    /// The kernel is told to read and write by itself what is open as `fh`.
+    pub(crate) fn goes_past_us(&self, fh: u64) {
+        if let Some(open) = lock(&self.files).get(fh) {
+            open.past_us.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn goes_past_cache(&self, fh: u64) -> Result<bool> {
         Ok(self.file(fh)?.past_cache.load(Ordering::Relaxed))
     }
@@ -310,6 +320,10 @@ impl<T: Tree> Ops<T> {
     pub(crate) fn release(&self, fh: u64) {
         let Some(open) = lock(&self.files).remove(fh) else { return };
         let (ino, was_written) = (open.ino, open.is_written());
+        // Who pays for it may have come to do so while it was written past us.
+        if was_written && open.past_us.load(Ordering::Relaxed) {
+            self.count_again(ino);
+        }
         // Some file systems take back then what they have allocated ahead.
         drop(open);
         self.settle_late(ino);
@@ -329,7 +343,13 @@ impl<T: Tree> Ops<T> {
             }
             KeptSource::Generated { place } => Source::Left { place },
         };
-        Ok(OpenFile { ino, source, read_to: kept.read_to.into(), past_cache: kept.past_cache.into() })
+        Ok(OpenFile {
+            ino,
+            source,
+            read_to: kept.read_to.into(),
+            past_cache: kept.past_cache.into(),
+            past_us: AtomicBool::new(false),
+        })
     }
 
     /// Those that somebody has open to be written.
@@ -446,6 +466,7 @@ impl<T: Tree> Ops<T> {
             source,
             read_to: AtomicU64::new(0),
             past_cache: AtomicBool::new(false),
+            past_us: AtomicBool::new(false),
         }))
     }
 
@@ -459,7 +480,13 @@ impl<T: Tree> Ops<T> {
         let opened = lock(&self.files).replace(
             fh,
             is_left,
-            Arc::new(OpenFile { ino, source, read_to, past_cache: AtomicBool::new(false) }),
+            Arc::new(OpenFile {
+                ino,
+                source,
+                read_to,
+                past_cache: AtomicBool::new(false),
+                past_us: AtomicBool::new(false),
+            }),
         );
         opened.ok_or(Error::BadHandle { fh })
     }
