@@ -1,5 +1,7 @@
 //! Rules of platforms for the names of jobs, and the name that a job has there.
 
+use sha2::{Digest, Sha256};
+
 use super::Task;
 use crate::spec::{Contract, JobSpec, Platform, Profile};
 
@@ -47,11 +49,25 @@ impl Rule {
         self.ends == Ends::Any || !(name.starts_with('-') || name.ends_with('-'))
     }
 
-    /// The name with `-` where it has what it may not, and without the end that would be too much.
-    fn apply(&self, name: &str) -> String {
-        let fitting: String = name.chars().map(|c| if (self.may)(c) { c } else { '-' }).take(self.most).collect();
-        if self.has_ends(&fitting) { fitting } else { fitting.trim_matches('-').to_owned() }
+    fn allows(&self, name: &str) -> bool {
+        name.chars().count() <= self.most && name.chars().all(self.may) && self.has_ends(name)
     }
+
+    /// The name if it is allowed. Else one with `-` where it has what it may not, and without the end that would be too much: others may
+    /// come to the same, so it ends with what is of this name alone.
+    fn apply(&self, name: &str) -> String {
+        if self.allows(name) {
+            return name.to_owned();
+        }
+        let own = format!("-{}", hash(name));
+        let fitting = name.chars().map(|c| if (self.may)(c) { c } else { '-' });
+        let fitting: String = fitting.take(self.most - own.len()).collect();
+        fitting.trim_matches('-').to_owned() + &own
+    }
+}
+
+fn hash(name: &str) -> String {
+    Sha256::digest(name.as_bytes()).iter().take(3).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// What keeps a job of this name from running under its contract. Of a sweep it is the name of the file that counts: what stands

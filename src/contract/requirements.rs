@@ -18,7 +18,7 @@ pub struct Wanted {
     pub file: &'static str,
     /// Where the code is installed itself if it has a [`SETUP`]: a place of it in which the task may write.
     pub package: Option<&'static str>,
-    /// The list counts only beside a package.
+    /// The list counts also where there is no package.
     pub list_alone: bool,
     /// The job itself asks for it.
     pub must_be_there: bool,

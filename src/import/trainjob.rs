@@ -16,18 +16,22 @@ const DOCUMENT: &Fates = &[
     ("status", Fate::Nothing("written by the controller")),
 ];
 
+const OF_TEMPLATE: &str = "the template of the runtime is not carried; write what this changes in it";
+
 const SPEC: &Fates = &[
     ("initializer", Fate::Lost("put the data into datasets/NAME and the model into the workspace beforehand")),
     ("managedBy", Fate::Lost("there is one controller")),
-    ("podTemplateOverrides", Fate::Lost("the runtime is not part of this file; write what it changes")),
-    ("podSpecOverrides", Fate::Lost("the runtime is not part of this file; write what it changes")),
-    ("runtimePatches", Fate::Lost("the runtime is not part of this file; write what it changes")),
+    ("podTemplateOverrides", Fate::Lost(OF_TEMPLATE)),
+    ("podSpecOverrides", Fate::Lost(OF_TEMPLATE)),
+    ("runtimePatches", Fate::Lost(OF_TEMPLATE)),
     ("labels", Fate::Lost("only selectors of Kubernetes read them")),
     ("annotations", Fate::Lost("only controllers of Kubernetes read them")),
 ];
 
-const RUNTIME: &Fates =
-    &[("apiGroup", Fate::Nothing("the name says enough")), ("kind", Fate::Nothing("the name says enough"))];
+const RUNTIME: &Fates = &[
+    ("apiGroup", Fate::Nothing("kind and name say enough")),
+    ("kind", Fate::Nothing("says with the name which runtime of the file it is")),
+];
 
 const RUNTIME_SPEC: &Fates = &[("podGroupPolicy", Fate::Nothing("all tasks of a job start together here"))];
 
@@ -53,8 +57,10 @@ struct Runtime {
 pub(super) fn uses(job: &Node, runtime: &Node) -> bool {
     let text =
         |node: &Node, path: &[&str]| path.iter().try_fold(node, |node, name| node.get(name)).and_then(Node::scalar);
-    let kind = text(runtime, &["kind"]);
-    kind.is_some_and(|kind| ["TrainingRuntime", "ClusterTrainingRuntime"].contains(&kind.as_str()))
+    // A job that names no kind means the cluster's, even where a namespace has a runtime of the same name.
+    let wanted = text(job, &["spec", "runtimeRef", "kind"]).unwrap_or_else(|| "ClusterTrainingRuntime".to_owned());
+    ["TrainingRuntime", "ClusterTrainingRuntime"].contains(&wanted.as_str())
+        && text(runtime, &["kind"]) == Some(wanted)
         && text(job, &["kind"]).as_deref() == Some("TrainJob")
         && text(job, &["spec", "runtimeRef", "name"])
             .is_some_and(|name| Some(name) == text(runtime, &["metadata", "name"]))
@@ -79,9 +85,11 @@ pub(super) fn read(document: Node, runtimes: &[Node]) -> Result<Imported, Import
     let mut trainer = spec.object("trainer")?;
     let nodes = trainer.number("numNodes", 1)?.or(runtime.nodes);
     if nodes.is_none() {
-        draft
-            .losses
-            .push(trainer.loss("numNodes", "the runtime says how many, which is not part of this file; it is 1 here"));
+        let why = match own {
+            Some(_) => "neither the job nor its runtime in this file says how many; it is 1 here",
+            None => "the runtime says how many, which is not part of this file; it is 1 here",
+        };
+        draft.losses.push(trainer.loss("numNodes", why));
     }
     let count = u32::try_from(nodes.unwrap_or(1)).map_err(|_| trainer.refuse("numNodes", "is too large"))?;
     let mut role = DraftRole::new("node".to_owned(), count);
@@ -91,7 +99,11 @@ pub(super) fn read(document: Node, runtimes: &[Node]) -> Result<Imported, Import
     }
     pod::resources(trainer.object("resourcesPerNode")?, &mut role, &mut draft.losses)?;
     if !trainer.has("image") && runtime.image.is_none() {
-        draft.losses.push(trainer.loss("image", "the runtime names it, which is not part of this file; write image"));
+        let why = match own {
+            Some(_) => "neither the job nor its runtime in this file names one; write image",
+            None => "the runtime names it, which is not part of this file; write image",
+        };
+        draft.losses.push(trainer.loss("image", why));
     }
     pod::runs(&mut trainer, &mut role, &mut draft.losses)?;
     role.image = role.image.or(runtime.image);

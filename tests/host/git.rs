@@ -1,6 +1,8 @@
 //! Code from Git repositories, served by git itself over http.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
@@ -101,6 +103,8 @@ fn make_whole(path: &Path, parts: &[(&str, &str, &str)]) -> String {
     let part =
         |(path, url, _): &(&str, &str, &str)| format!("[submodule \"the {path}\"]\npath = {path}\nurl = {url}\n");
     fs::write(path.join(".gitmodules"), parts.iter().map(part).collect::<String>()).unwrap();
+    // A name that is no UTF-8 hides none of them.
+    fs::write(path.join(OsStr::from_bytes(b"caf\xe9")), "").unwrap();
     git(path, &["add", "."]);
     for (part, _, commit) in parts {
         git(path, &["update-index", "--add", "--cacheinfo", &format!("160000,{commit},{part}")]);
@@ -191,6 +195,14 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
         reason.contains("has more than 1000000 files") && reason.contains("with its submodule deep at "),
         "{reason}"
     );
+    let long = dir.path().join("open/long");
+    make_whole(&long, &[("x", "../x/.git", &second)]);
+    let names = fs::read_to_string(long.join(".gitmodules")).unwrap() + &"# no end of it\n".repeat(70_000);
+    fs::write(long.join(".gitmodules"), names).unwrap();
+    git(&long, &["add", ".gitmodules"]);
+    git(&long, &["commit", "--quiet", "-m", "long"]);
+    let reason = text(&with("long", "long", ", submodules = true")["reason"]).to_owned();
+    assert!(reason.contains("has a .gitmodules of ") && reason.contains("leave out `submodules`"), "{reason}");
     // Nothing of the login is left anywhere that people look.
     let names = |run: &Path| fs::read_dir(run).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
     let left = names(instance.run_dir("let-in", 1).parent().unwrap());

@@ -198,12 +198,12 @@ fn no_role_s_name_takes_a_variable_that_is_the_task_s_own() {
 fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
     type Allowed = fn(char) -> bool;
     let rules: [(&str, &str, Allowed); 6] = [
-        ("sagemaker", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
-        ("modelarts", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
-        ("modelarts/1", "sw-0-1-a_b", |c| c.is_ascii_alphanumeric() || "-_".contains(c)),
+        ("sagemaker", "sw-0-1-a-b-c63d14", |c| c.is_ascii_alphanumeric() || c == '-'),
+        ("modelarts", "sw-0-1-a-b-c63d14", |c| c.is_ascii_alphanumeric() || c == '-'),
+        ("modelarts/1", "sw-0-1-a_b-c63d14", |c| c.is_ascii_alphanumeric() || "-_".contains(c)),
         ("kubeflow/swarm", "sw~0.1~a_b", |_| true),
         ("openpai", "sw~0.1~a_b", |_| true),
-        ("paddle/old", "sw~0.1~a-b", |c| c != '_'),
+        ("paddle/old", "sw~0.1~a-b-c63d14", |c| c != '_'),
     ];
     for (contract, told, may) in rules {
         let text = format!("contract = \"{contract}\"\ncommand = \"x\"\n");
@@ -224,9 +224,20 @@ fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
         assert!(is_told || contract == "kubeflow/swarm", "{contract}: {own:?}");
         assert!(view.hosts.lines().all(|line| !line.contains('~')), "{contract}: {}", view.hosts);
     }
-    let long = format!("{}~{}", "a".repeat(60), "-".repeat(3));
+    // Two that differ in what is cut, or in what becomes `-`, are told two names.
     let spec = parse("x.toml", "contract = \"sagemaker\"\ncommand = \"x\"").0.unwrap();
-    let sample = Sample::of(&long, &spec);
-    let name = variable(&view(&sample.tasks(&spec).next().unwrap()), "TRAINING_JOB_NAME");
-    assert_eq!(name.as_deref(), Some("a".repeat(60).as_str()));
+    let told = |name: &str| {
+        let sample = Sample::of(name, &spec);
+        variable(&view(&sample.tasks(&spec).next().unwrap()), "TRAINING_JOB_NAME").unwrap()
+    };
+    let long = |value: &str| format!("{}~{value}", "a".repeat(55));
+    let names = [long("---"), long("-----1"), long("-----2"), "sw~1.5".to_owned(), "sw~1-5".to_owned()];
+    let all: Vec<String> = names.iter().map(|name| told(name)).collect();
+    for (name, told) in names.iter().zip(&all) {
+        assert!(told.len() <= 63 && told.chars().all(|c| c.is_ascii_alphanumeric() || c == '-'), "{name}: {told}");
+        assert_eq!(all.iter().filter(|other| *other == told).count(), 1, "{all:?}");
+    }
+    let cut = all[0].rsplit_once('-').unwrap();
+    assert_eq!((cut.0, cut.1.len()), ("a".repeat(55).as_str(), 6), "{all:?}");
+    assert_eq!(told("sw-1"), "sw-1", "what is allowed stays");
 }

@@ -22,6 +22,8 @@ const SUM_MAX: u64 = 8 << 30;
 const FILES_MAX: u64 = 1_000_000;
 /// Most submodules, at whatever depth: one that has itself as its submodule would go on and on.
 const SUBMODULES_MAX: usize = 1000;
+/// Most bytes of the file in which a repository names its submodules: git and we read it whole.
+const GITMODULES_MAX: u64 = 1 << 20;
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_secs(1800);
 /// Most bytes of what git says that are read.
@@ -111,6 +113,8 @@ impl Git<'_> {
         while let Some(directory) = directories.pop() {
             let links = self.links(&directory)?;
             if !links.is_empty() {
+                self.bounded(links.len())?;
+                self.measure_gitmodules(&directory)?;
                 self.keep_from_checking_out(&directory)?;
             }
             for (commit, path) in links {
@@ -128,13 +132,33 @@ impl Git<'_> {
     /// Commits and paths of a repository's submodules.
     fn links(&self, directory: &str) -> Result<Vec<(String, String)>, EngineError> {
         let bytes = SAID_MAX * 16;
-        let filter = format!("grep -z '^160000 ' | head -c {bytes}");
-        let listed = self.git_in(directory, &["ls-tree", "-r", "-z", "HEAD"], &filtered(&filter))?;
+        // As bytes: among names that are no UTF-8 grep would take all for binary, and say nothing.
+        let filter = format!("grep -az '^160000 ' | head -c {bytes}");
+        let listed = self.git_in(directory, &["ls-tree", "-r", "-z", "HEAD"], &filtered(&filter, SEEN_AT))?;
+        if listed.len() as u64 >= bytes {
+            return Err(self.too_much(&format!("submodules with more than {} of names", Bytes(bytes))));
+        }
         let link = |entry: &str| {
             let (about, path) = entry.split_once('\t')?;
             Some((about.split(' ').nth(2)?.to_owned(), path.to_owned()))
         };
         Ok(listed.split('\0').filter_map(link).collect())
+    }
+
+    fn measure_gitmodules(&self, directory: &str) -> Result<(), EngineError> {
+        let listed = self.run_in(directory, &["ls-tree", "-l", "HEAD", "--", ".gitmodules"])?;
+        let size = listed.split_whitespace().nth(3).and_then(|size| size.parse().ok()).unwrap_or(0);
+        if size <= GITMODULES_MAX {
+            return Ok(());
+        }
+        let file = Path::new(directory).join(".gitmodules");
+        Err(EngineError(format!(
+            "code: {} has a {} of {}, and {} at most are read: make it smaller, or leave out `submodules`",
+            self.code.url,
+            file.display(),
+            Bytes(size),
+            Bytes(GITMODULES_MAX)
+        )))
     }
 
     /// Has git only fetch a repository's submodules when it updates them.
@@ -187,7 +211,7 @@ impl Git<'_> {
         let count = format!(
             "awk '{{ size += $4; files += 1 }} files > {files} || size > {bytes} {{ exit }} END {{ printf \"%.0f %.0f\", files, size }}'"
         );
-        let counted = self.git_in(directory, &["ls-tree", "-r", "-l", commit], &filtered(&count))?;
+        let counted = self.git_in(directory, &["ls-tree", "-r", "-l", commit], &filtered(&count, SEEN_AT))?;
         let mut counted = counted.split(' ').map_while(|number| number.trim().parse::<u64>().ok());
         let (Some(more), Some(size)) = (counted.next(), counted.next()) else {
             return Err(EngineError(format!("code: cannot count the files of {commit} of {}", self.code.url)));
@@ -283,9 +307,11 @@ impl Git<'_> {
     }
 }
 
-/// What becomes of what a program says when `filter`, a command of a shell, reads it.
-fn filtered(filter: &str) -> String {
-    format!("\"$@\" 2> /mnt/said | {filter}")
+/// What becomes of what a program says when `filter`, a command of a shell, reads it. A pipe would lose that the program has failed, so
+/// its status is kept in `place`; that of SIGPIPE says that the filter has read enough.
+fn filtered(filter: &str, place: &str) -> String {
+    let kept = format!("{{ \"$@\" 2> {place}/said; echo $? > {place}/ended; }}");
+    format!("{kept} | {filter} && read ended < {place}/ended && case $ended in 0 | 141) ;; *) exit $ended ;; esac")
 }
 
 /// The server hands out branches and tags only.
@@ -343,5 +369,20 @@ mod tests {
         let login = Login { is_there: true, password: Some("p@ss".into()) };
         assert_eq!(login.hidden_in("bad p@ss, p%40ss"), "bad ******, ******");
         assert!(is_commit(&"a".repeat(40)) && !is_commit("main") && !is_commit(&"g".repeat(40)));
+    }
+
+    #[test]
+    fn a_program_that_fails_before_a_filter_has_failed() {
+        let place = tempfile::tempdir().unwrap();
+        let run = |program: &str, filter: &str| {
+            let script = filtered(filter, place.path().to_str().unwrap());
+            let output = run_tool("sh", &["-c", &script, "sh", "sh", "-c", program], "").unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        assert_eq!(run("echo a", "cat"), (Some(0), "a\n".to_owned()));
+        assert_eq!(run("while echo a; do :; done", "head -n 1"), (Some(0), "a\n".to_owned()), "the filter had enough");
+        assert_eq!(run("echo a; exit 3", "cat").0, Some(3));
+        assert_eq!(run("echo a; kill -9 $$", "cat").0, Some(137));
+        assert_eq!(run("echo a", "false").0, Some(1));
     }
 }
