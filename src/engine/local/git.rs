@@ -132,7 +132,7 @@ impl Git<'_> {
     /// Commits and paths of a repository's submodules.
     fn links(&self, directory: &str) -> Result<Vec<(String, String)>, EngineError> {
         let bytes = SAID_MAX * 16;
-        // As bytes: among names that are no UTF-8 grep would take all for binary, and say nothing.
+        // `-a`, since grep takes what is no UTF-8 for binary, and would leave it out without failing.
         let filter = format!("grep -az '^160000 ' | head -c {bytes}");
         let listed = self.git_in(directory, &["ls-tree", "-r", "-z", "HEAD"], &filtered(&filter, SEEN_AT))?;
         if listed.len() as u64 >= bytes {
