@@ -23,6 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 use crate::alerts;
+use crate::api::health::MountAsker;
 use crate::api::images::{AskInUse, ImageService, PruneMore};
 use crate::api::logs::Growth;
 use crate::api::measures::Measures;
@@ -44,7 +45,6 @@ use crate::reconcile::{Event, Past, Reconciler, Request, Settings, Work};
 use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::{Reader, RedbStore};
 use crate::store::{Store, StoreError};
-use crate::sys::answering::Asker;
 use crate::sys::file::create_dir;
 use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
 use crate::sys::process::{PidFd, SealedProgram};
@@ -316,7 +316,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         measures: measures.clone(),
         config: in_force.clone(),
         mount,
-        mount_asker: Arc::new(tokio::sync::Mutex::new(Asker::of(config.paths.root()))),
+        mount_asker: Arc::new(tokio::sync::Mutex::new(MountAsker::of(config.paths.root()))),
         disks: Arc::default(),
         past: Past::new(events.clone(), reader.clone()),
         state: reader,

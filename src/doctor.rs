@@ -130,7 +130,8 @@ pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigErr
     Ok(CHECKS.iter().filter(|(name, _)| is_chosen(name)).map(look).collect())
 }
 
-/// What asks a disk that hangs is left to itself, and the next check is made.
+/// What asks a disk that hangs is left to itself, and the next check is made. Its thread is of this process, which has told all then,
+/// and does not end before the kernel lets that go.
 fn within_bound(check: Check, machine: &Arc<Machine>) -> Verdict {
     let ((sender, receiver), machine) = (channel(), machine.clone());
     let looks = move || drop(sender.send(check(&machine)));

@@ -68,7 +68,7 @@ pub(super) async fn asker(
         }
         Peer::Remote(address) if route.may == Right::Anyone => {
             context.rates.take(peer.who())?;
-            Ok((Caller { uid: u32::MAX, name: "nobody".to_owned(), within: None }, None))
+            Ok((Caller::nobody(), None))
         }
         Peer::Remote(_) => {
             let bearer = match bearer(request, context).await {

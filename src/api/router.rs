@@ -32,7 +32,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
     match call.route.action {
         Action::Health => ok(&health::health()),
         Action::Ready => {
-            let found = health::readiness(context).await;
+            let found = health::readiness(context, &caller).await;
             Ok(json(if found.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, &found))
         }
         Action::Metrics => text(measures::page(context).await?, "text/plain; version=0.0.4; charset=utf-8"),

@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 
 use super::error::ApiError;
+use super::health::MountAsker;
 use super::images::ImageService;
 use super::logs::Growth;
 use super::measures::Measures;
@@ -42,7 +43,6 @@ use crate::gpu::Gpus;
 use crate::ids::AssetName;
 use crate::reconcile::{Caller, Event, Past, Request};
 use crate::store::redb::Reader;
-use crate::sys::answering::Asker;
 use crate::sys::process::peer_uid;
 
 /// What an answer's body is made of.
@@ -81,7 +81,7 @@ pub struct Context {
     /// Why there is no mount process; nothing as long as there is one.
     pub mount: watch::Receiver<Option<String>>,
     /// Whether that answers.
-    pub mount_asker: Arc<Mutex<Asker>>,
+    pub mount_asker: Arc<Mutex<MountAsker>>,
     /// Who looks at what is free has it meanwhile.
     pub disks: Arc<Mutex<()>>,
     /// For backups.

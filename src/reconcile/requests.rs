@@ -40,6 +40,15 @@ impl Caller {
         Self { uid: 0, name: "root".to_owned(), within: None }
     }
 
+    /// Who asks over the network for what is for everybody, and need not say who they are.
+    pub fn nobody() -> Self {
+        Self { uid: u32::MAX, name: "nobody".to_owned(), within: None }
+    }
+
+    pub fn is_nobody(&self) -> bool {
+        self.uid == u32::MAX
+    }
+
     /// Whether what is of this workspace is there for them at all.
     pub fn reaches(&self, workspace: &str) -> bool {
         self.within.as_ref().is_none_or(|within| within.iter().any(|name| name.as_str() == workspace))

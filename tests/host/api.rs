@@ -105,6 +105,21 @@ pub(crate) fn get(instance: &Instance, path: &str) -> Answer {
     ask_with(instance, "GET", path, "", b"")
 }
 
+/// So many times at once.
+pub(crate) fn get_at_once(instance: &Instance, path: &str, count: usize) -> Vec<Answer> {
+    let ask = |mut stream: UnixStream| {
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        stream
+    };
+    let asked: Vec<_> = (0..count).map(|_| ask(connect(instance))).collect();
+    let answer = |mut stream: UnixStream| {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        parse(&bytes)
+    };
+    asked.into_iter().map(answer).collect()
+}
+
 /// As somebody else, for whom root asks.
 fn ask_as(instance: &Instance, uid: u32, method: &str, path: &str, body: &[u8]) -> Answer {
     ask_with(instance, method, path, &format!("trainyard-for-user: {uid}\r\n"), body)
