@@ -411,7 +411,11 @@ fn who_may_not_use_a_store_is_refused_before_the_start() {
     };
     for (name, job, word) in [
         ("private", mount("s3:lab/sets", "/x"), "workspace default may not use it"),
-        ("unknown", mount("s3:nowhere/sets", "/x"), "knows no pool nowhere (workspace default may use: s3:named, http:open)"),
+        (
+            "unknown",
+            mount("s3:nowhere/sets", "/x"),
+            "knows no pool nowhere (workspace default may use: s3:named, http:open)",
+        ),
         ("kind", mount("s3:open/sets", "/x"), "is of kind http; write http:open/"),
         ("out", mount("http:open/sets", "/output"), "nothing may be copied to the pool open"),
     ] {
