@@ -1,0 +1,72 @@
+//! Who starts the processes of ranks.
+
+use super::*;
+
+#[test]
+fn platforms_start_a_process_for_each_rank_and_servers_beside_each_node() {
+    let line = |text: &str, at: usize| command::display(&seen(text, at).args);
+    let ranks = "framework = \"horovod\"\ncommand = \"python3 t.py\"\n[roles.worker]\ncount = 2\nslots = 3\n";
+    assert_eq!(line(&job("azureml", ranks), 0), "mpirun -np 6 /bin/sh -c 'python3 t.py'");
+    assert_eq!(line(&job("azureml", ranks), 1), "/run/trainyard/agent");
+    assert_eq!(line(&job("uai", ranks), 0).split(" --").next(), Some("/bin/sh -c 'python3 t.py"), "nobody says so");
+    let own = ranks.replace("python3", "mpirun -np 2 python3");
+    assert_eq!(line(&job("azureml", &own), 0), "/bin/sh -c 'mpirun -np 2 python3 t.py'", "it does so itself");
+    // So does what starts a shell, what a variable holds, and what stands in quotes.
+    for command in
+        ["mpirun -np 2 bash -c 'python3 t.py'", "L=\"mpirun -np 2\"; $L python3 t.py", "su a -c \"mpirun -np 2 t\""]
+    {
+        let own = ranks.replace("\"python3 t.py\"", &format!("{command:?}"));
+        assert!(own.contains("mpirun") && line(&job("azureml", &own), 0).starts_with("/bin/sh -c"), "{command}");
+    }
+    // An option's word is none.
+    let noted = ranks.replace("python3 t.py", "python3 t.py --launcher mpirun --by=mpirun");
+    assert!(line(&job("azureml", &noted), 0).starts_with("mpirun -np 6"));
+    let entry = ranks.replace("command = \"python3 t.py\"", "params.PROGRAM = \"t.py\"");
+    let entry = |contract: &str, name: &str| job(contract, &entry.replace("PROGRAM", name));
+    assert_eq!(line(&entry("sagemaker", "sagemaker_program"), 0), "mpirun -np 6 python3 t.py");
+    assert_eq!(line(&entry("tione/1", "ti_program"), 0), "mpirun -np 6 python3 -m mpi4py t.py");
+    let more = "[roles.launcher]\n[roles.worker]\nslots = 1\n[roles.monitor]\ncommand = \"python3 mon.py\"\n";
+    let one = ranks.replace("[roles.worker]\ncount = 2\nslots = 3\n", more);
+    assert_eq!(
+        line(&job("azureml", &one), 0),
+        "mpirun -np 1 /bin/sh -c 'python3 t.py'",
+        "one rank is the worker's, too"
+    );
+    assert_eq!(line(&job("azureml", &one), 2), "/bin/sh -c 'python3 mon.py'", "and nobody else's");
+    let torch = "framework = \"pytorch\"\ncommand = \"python3 t.py\"\nresources.gpu = 4\n";
+    let argument = torch.replace("t.py", "t.py --strategy deepspeed --deepspeed ds.json");
+    assert!(
+        line(&job("azureml", &argument), 0).starts_with("python3 -m torch.distributed.run"),
+        "an argument is no program"
+    );
+    let launched = torch.replace("python3 t.py", "cd x && /usr/bin/torchrun t.py");
+    assert!(line(&job("azureml", &launched), 0).starts_with("/bin/sh -c"));
+    assert_eq!(
+        line(&job("azureml", torch), 0),
+        "python3 -m torch.distributed.run --no-python /bin/sh -c 'python3 t.py'"
+    );
+    assert_eq!(line(&job("azureml", &torch.replace("gpu = 4", "gpu = 1")), 0), "/bin/sh -c 'python3 t.py'");
+    let by_variable = seen("contract = \"sagemaker\"\nenv.SAGEMAKER_PROGRAM = \"t.py\"", 0);
+    assert_eq!(by_variable.args, ["python3", "t.py"]);
+    assert_variables(&by_variable, &[("SM_USER_ENTRY_POINT", "t.py")]);
+
+    let nodes = |framework: &str| format!("framework = \"{framework}\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n");
+    let starts = |contract: &str, framework: &str, at: usize| {
+        let view = seen(&job(contract, &nodes(framework)), at);
+        let there = view.files.iter().find(|file| file.path == "/run/trainyard/servers");
+        assert_eq!(view.args[0] == "/run/trainyard/servers", there.is_some());
+        there.map(|file| file.content.clone()).unwrap_or_default()
+    };
+    for contract in ["sagemaker", "uai"] {
+        assert!(starts(contract, "tensorflow", 1).contains("join()\n' 1 &\nexec \"$@\"\n"), "{contract}");
+    }
+    assert_ne!(starts("tione/1", "tensorflow", 0), "");
+    assert_eq!(starts("tione/1", "tensorflow", 1), "", "one for all");
+    assert_eq!(starts("tione", "tensorflow", 0), "");
+    assert!(starts("tione/1", "mxnet", 0).contains("DMLC_ROLE=scheduler python3"));
+    let second = starts("tione/1", "mxnet", 1);
+    assert!(second.contains("DMLC_ROLE=server python3") && !second.contains("scheduler"), "{second}");
+    let worker = seen(&job("tione/1", &nodes("mxnet")), 1);
+    assert_variables(&worker, &[("DMLC_NUM_SERVER", "2"), ("DMLC_PS_ROOT_URI", "10.213.0.2"), ("DMLC_ROLE", "worker")]);
+    assert_eq!(starts("sagemaker", "pytorch", 0), "");
+}
