@@ -368,6 +368,12 @@ pub fn aside_of(name: &str) -> Option<(u32, u64)> {
     Some((run.parse().ok()?, number.parse().ok()?))
 }
 
+/// As [`aside_of`], also of what is not whole, and of what is being fetched for it.
+pub fn aside_begun(name: &str) -> Option<(u32, u64)> {
+    let draft = name.strip_suffix(".fetch").and_then(|name| name.strip_prefix('.')).unwrap_or(name);
+    aside_of(draft.strip_suffix(".new").unwrap_or(draft))
+}
+
 /// In it, what [`seen_file`] and [`models::models_file`] are of a run.
 pub const ASIDE_DATA: &str = "data";
 pub const ASIDE_MODELS: &str = "models";

@@ -106,7 +106,7 @@ pub struct Reconciler<S> {
     /// Jobs of which only what is shown has changed, not what is stored.
     shown: BTreeSet<JobKey>,
     /// And how many runs they had.
-    removed: BTreeMap<JobKey, u32>,
+    removed: BTreeMap<JobKey, (u32, u64)>,
     counters_changed: bool,
     /// Runs that made way for newer ones.
     retired: Vec<(JobKey, RunRecord)>,

@@ -184,9 +184,10 @@ pub struct Publication {
 #[derive(Debug, Clone)]
 pub enum Change {
     Published(Box<Publication>),
-    /// The job is gone, with its runs up to this one.
+    /// The job is gone, with its runs and what was set aside for them, up to these numbers.
     Removed {
         last_run: u32,
+        last_aside: u64,
     },
 }
 

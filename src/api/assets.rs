@@ -145,10 +145,10 @@ fn awaiting<'a>(
                 };
             let newest = newest_of(model.job.as_str());
             let mut chosen = aside.iter().filter_map(|aside| aside.get(&newest)).peekable();
-            if dataset.version.is_none() && chosen.peek().is_some() {
+            let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
+            if asked.is_none() && chosen.peek().is_some() {
                 return chosen.any(|run| *run == model.run);
             }
-            let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
             asked.map_or(is_newest, |asked| asked == model.run.to_string())
         })
     })

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use super::{AWAITED, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
+use super::{ASIDE_DATA, AWAITED, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
 use crate::ids::JobKey;
-use crate::sys::file::optional;
 
 impl Shelf {
     /// A job that is not over and sees the dataset, or only one `version` of it.
@@ -28,13 +27,16 @@ impl Shelf {
         Ok(None)
     }
 
-    /// A job of which a run will see the dataset that has not chosen yet, as the daemon has told last.
+    /// A job of which a run will see the dataset that has not chosen yet, or for which it was chosen before it begins, as the daemon
+    /// has told last. The run before may be over.
     pub fn awaiter_of(&self, home: &str, name: &str) -> io::Result<Option<JobKey>> {
         for workspace in self.names(Path::new(""))? {
-            for job in self.open_jobs(&workspace)? {
-                let Some(file) = optional(self.file(&Path::new(&workspace).join("jobs").join(&job).join(AWAITED)))?
-                else {
-                    continue;
+            let jobs = Path::new(&workspace).join("jobs");
+            for job in self.names_if_there(&jobs)? {
+                let place = jobs.join(&job);
+                let file = match self.file(&place.join(AWAITED)) {
+                    Err(error) if is_absent(&error) => continue,
+                    file => file?,
                 };
                 if !io::read_to_string(file)?.lines().any(|awaited| awaited == name) {
                     continue;
@@ -47,6 +49,10 @@ impl Shelf {
                     Ok(found) if found != home => {}
                     _ => return Ok(Some(key)),
                 }
+                let aside: Vec<BTreeMap<String, Place>> = self.set_aside(&place, ASIDE_DATA)?;
+                if aside.iter().flat_map(BTreeMap::values).any(|seen| seen.home == home && seen.name == asset) {
+                    return Ok(Some(key));
+                }
             }
         }
         Ok(None)
@@ -57,21 +63,20 @@ impl Shelf {
         let by_state = Path::new(workspace).join("jobs/by-state");
         let mut open = Vec::new();
         for state in ["held", "waiting", "starting", "running", "stopping"] {
-            let linked = self.names(&by_state.join(state));
-            open.extend(linked.or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })?);
+            open.extend(self.names_if_there(&by_state.join(state))?);
         }
         Ok(open)
+    }
+
+    fn names_if_there(&self, directory: &Path) -> io::Result<Vec<String>> {
+        self.names(directory).or_else(|error| if is_absent(&error) { Ok(Vec::new()) } else { Err(error) })
     }
 
     /// What `file` tells of each choice that was made for a run of a job, whose directory is `job`, that has not begun.
     pub fn set_aside<T: serde::de::DeserializeOwned>(&self, job: &Path, file: &str) -> io::Result<Vec<T>> {
         let runs = job.join("runs");
-        let names = match self.names(&runs) {
-            Err(error) if is_absent(&error) => return Ok(Vec::new()),
-            names => names?,
-        };
         let mut found = Vec::new();
-        for name in names.iter().filter(|name| aside_of(name).is_some()) {
+        for name in self.names_if_there(&runs)?.iter().filter(|name| aside_of(name).is_some()) {
             match self.file(&runs.join(name).join(file)) {
                 Ok(file) => found.push(serde_json::from_reader(file)?),
                 Err(error) if is_absent(&error) => {}
@@ -107,4 +112,31 @@ pub(super) fn key_of(workspace: &str, job: &str) -> io::Result<JobKey> {
 /// Which run `name`, an entry of `jobs/JOB/runs/`, belongs to.
 fn number_of(name: &str) -> Option<u32> {
     name.strip_prefix('.').and_then(|name| name.strip_suffix(".data")).unwrap_or(name).parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_dataset_is_awaited_by_a_job_that_is_over_and_by_one_that_it_was_set_aside_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |path: &str| dir.path().join(path);
+        for path in ["w/jobs/by-state/succeeded", "w/jobs/again/runs/.2.aside-7", "w/datasets", "public/datasets/d"] {
+            fs::create_dir_all(place(path)).unwrap();
+        }
+        std::os::unix::fs::symlink("../../again", place("w/jobs/by-state/succeeded/again")).unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let awaiter = |home, name| shelf.awaiter_of(home, name).unwrap().map(|key| key.to_string());
+        assert_eq!(awaiter("public", "d"), None);
+        fs::write(place("w/jobs/again/.awaited"), "d\n").unwrap();
+        assert_eq!((awaiter("public", "d").as_deref(), awaiter("public", "e")), (Some("w/again"), None));
+        // What comes first by its name changes nothing of what was chosen.
+        fs::create_dir(place("w/datasets/d")).unwrap();
+        assert_eq!((awaiter("public", "d"), awaiter("w", "d").as_deref()), (None, Some("w/again")));
+        let chosen = r#"{ "seen=d": { "home": "public", "name": "d", "version": "v1" } }"#;
+        fs::write(place("w/jobs/again/runs/.2.aside-7/data"), chosen).unwrap();
+        assert_eq!(awaiter("public", "d").as_deref(), Some("w/again"));
+    }
 }

@@ -78,7 +78,12 @@ pub(super) async fn spawn_long<E: Engine>(work: Work, engine: Arc<E>, events: Un
 
 /// Whether a work may take hours.
 pub(super) fn is_long(work: &Work) -> bool {
-    matches!(work, Work::Prepare { prepare, .. } | Work::SetAside { prepare, .. } if prepare.may_take_long())
+    match work {
+        Work::Prepare { prepare, .. } => prepare.may_take_long(),
+        // Of any number of jobs at once, and of code of any size.
+        Work::SetAside { .. } => true,
+        _ => false,
+    }
 }
 
 /// Does one work, whatever it is, and says what came of it. An error of our own in it ends no more than this work.

@@ -32,6 +32,11 @@ impl Job {
         aside.is_some_and(|number| self.asides.under_way.contains(&number))
     }
 
+    /// What is set aside for the next run was asked for, and is not put off until there is room.
+    pub(super) fn has_asked_for_aside(&self) -> bool {
+        self.record.aside.as_ref().is_some_and(|aside| self.asides.asked == Some(aside.number))
+    }
+
     fn has_aside(&self, number: u64) -> bool {
         let of_run = self.open_run().filter(|run| !run.record.prepared).and_then(|run| run.record.aside);
         self.record.aside.as_ref().map(|aside| aside.number).into_iter().chain(of_run).any(|has| has == number)
@@ -115,7 +120,7 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn let_aside_go(&mut self, key: &JobKey) {
+    pub(super) fn let_aside_go(&mut self, key: &JobKey) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let Some(AsideRecord { number, .. }) = job.record.aside.take() else { return };
         self.dirty.insert(key.clone());

@@ -117,7 +117,7 @@ impl<S: Store> Reconciler<S> {
         self.happenings.forget(key);
         self.retired.retain(|(other, _)| other != key);
         self.last_words.retain(|(other, _)| other != key);
-        self.removed.insert(key.clone(), last_run);
+        self.removed.insert(key.clone(), (last_run, self.counters.order));
         self.tell_those_awaiting_either(key, sweep);
     }
 

@@ -101,7 +101,8 @@ impl<S: Store> Reconciler<S> {
         }
         // Removals first: a job of the same name may have come since.
         let removed = std::mem::take(&mut self.removed).into_iter();
-        let mut out: Vec<_> = removed.map(|(key, last_run)| (key, Change::Removed { last_run })).collect();
+        let removed = removed.map(|(key, (last_run, last_aside))| (key, Change::Removed { last_run, last_aside }));
+        let mut out: Vec<_> = removed.collect();
         let mut changed = std::mem::take(&mut self.dirty);
         changed.append(&mut self.shown);
         for key in changed {
@@ -130,9 +131,10 @@ impl<S: Store> Reconciler<S> {
 
     /// Every job as it is to be published, with all of its events; for the start.
     pub fn all_publications(&self) -> Result<Vec<(JobKey, Change)>, StoreError> {
+        let last_aside = self.counters.order;
         let publish = |(key, job): (&JobKey, &Job)| {
             if job.record.removed {
-                return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run })));
+                return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run, last_aside })));
             }
             let events = self.store.events(key, job.record.first_event, usize::MAX)?;
             let publication = self.publication(key, events, Vec::new());

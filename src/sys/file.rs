@@ -285,9 +285,16 @@ impl Removal<'_> {
         if depth >= REMOVAL_DEPTH {
             return self.move_up(parent, name);
         }
-        let directory = open_directory(parent, name)?;
+        // Somebody else may be removing it as well.
+        let directory = match open_directory(parent, name) {
+            Err(Errno::NOENT) => return Ok(()),
+            directory => directory?,
+        };
         self.empty(&directory, depth + 1)?;
-        Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
+            Err(Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
     }
 
     fn move_up(&mut self, parent: &OwnedFd, name: &CStr) -> io::Result<()> {

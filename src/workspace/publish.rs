@@ -96,7 +96,7 @@ impl Writer {
 
     fn write_all(&mut self, latest: BTreeMap<JobKey, Wanted>) {
         for (key, wanted) in latest {
-            let removed = wanted.removed.map_or(Ok(()), |last_run| self.remove(&key, last_run));
+            let removed = wanted.removed.map_or(Ok(()), |last| self.remove(&key, last));
             let face = wanted.published.as_ref();
             let Err(error) = removed.and_then(|()| face.map_or(Ok(()), |face| self.write(&key, face))) else {
                 continue;
@@ -198,8 +198,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes what was published of a job up to run `last_run`; what a job of the same name has since is left alone.
-    fn remove(&mut self, key: &JobKey, last_run: u32) -> io::Result<()> {
+    /// Removes what was published of a job up to its last run, and what was set aside for it; what a job of the same name has
+    /// since is left alone.
+    fn remove(&mut self, key: &JobKey, (last_run, last_aside): (u32, u64)) -> io::Result<()> {
         self.faces.remove(key);
         let by_state = self.paths.workspace(&key.workspace).join("jobs/by-state");
         for state in State::ALL {
@@ -221,8 +222,12 @@ impl Writer {
             let name = name.to_str().unwrap_or_default();
             let beside = name.strip_prefix('.').and_then(|name| name.split_once('.')).map(|(number, _)| number);
             let plain = beside.unwrap_or(name);
-            let number = plain.parse::<u32>().ok();
-            if number.is_some_and(|number| number <= last_run) {
+            let is_old = match assets::aside_begun(name) {
+                // Also for a run that has never begun.
+                Some((_, number)) => number <= last_aside,
+                None => plain.parse::<u32>().is_ok_and(|number| number <= last_run),
+            };
+            if is_old {
                 remove_tree(&run.path())?;
             }
         }
@@ -257,7 +262,8 @@ fn unlink_user(by_user: &Path, key: &JobKey, keep: Option<&str>) -> io::Result<(
 /// What is still to be done for a job: a removal, then what came after it.
 #[derive(Default)]
 struct Wanted {
-    removed: Option<u32>,
+    /// As in [`Change::Removed`]: the numbers of the last run, and of what was last set aside.
+    removed: Option<(u32, u64)>,
     published: Option<Box<Publication>>,
 }
 
@@ -266,7 +272,9 @@ fn merge(latest: &mut BTreeMap<JobKey, Wanted>, changes: Vec<Changed>) {
     for (key, change) in changes {
         let wanted = latest.entry(key).or_default();
         match change {
-            Change::Removed { last_run } => *wanted = Wanted { removed: Some(last_run), published: None },
+            Change::Removed { last_run, last_aside } => {
+                *wanted = Wanted { removed: Some((last_run, last_aside)), published: None };
+            }
             Change::Published(mut publication) => {
                 if let Some(earlier) = wanted.published.take() {
                     publication.events.splice(0..0, earlier.events);

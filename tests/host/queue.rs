@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -16,28 +16,39 @@ fn a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once() {
     let test = "a_job_that_is_not_queued_yet_is_removed_with_its_file_at_once";
     let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
     let Some(instance) = Instance::start(test, config) else { return };
+    fs::create_dir(instance.mount().join("code/prog")).unwrap();
+    fs::write(instance.mount().join("code/prog/run.sh"), "true\n").unwrap();
     let job = "command = \"sleep 1000\"\nresources = { cpu = 1, memory = \"128MiB\" }\n";
     for (name, state) in [("holder", "running"), ("waits", "waiting"), ("turned-away", "held")] {
-        instance.drop_job(name, job);
+        instance.drop_job(name, &format!("code = \"prog\"\n{job}"));
         instance.wait_state(name, state);
     }
+    let aside = wait_aside(&instance, "turned-away", 1);
     assert!(instance.ok(&["rm", "--file", "turned-away"]).contains("removed"));
     assert!(!instance.jobs_d().join("turned-away.toml").exists());
     assert!(!instance.ok(&["ps"]).contains("turned-away"));
+    let directory = aside.parent().and_then(Path::parent).unwrap();
+    wait_for("all of it to go", || (!directory.exists()).then_some(()));
 }
 
 #[test]
 fn what_a_run_that_has_not_begun_will_use_cannot_go() {
     let test = "what_a_run_that_has_not_begun_will_use_cannot_go";
-    let config = "[limits]\ncpu = 1\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
+    let config = "[limits]\ncpu = 1.5\nmemory = \"1GiB\"\nstop_grace = \"1s\"\n[workspaces.default]\nwaiting = 1\n";
     let Some(mut instance) = Instance::start(test, config) else { return };
-    assert_eq!(instance.run_job("train", "command = \"echo > /model/w\"")["state"], "succeeded");
-    for version in ["v1", "v2", "v3"] {
-        let draft = instance.mount().join("datasets/d/draft");
+    let train = "[ $TRAINYARD_RUN = 1 ] || until [ -e /output/go ]; do sleep 0.05; done; echo > /model/w";
+    let train = format!("command = \"{train}\"\nresources = {{ cpu = 0.25, memory = \"128MiB\" }}\n");
+    assert_eq!(instance.run_job("train", &train)["state"], "succeeded");
+    for (name, version) in [("d", "v1"), ("d", "v2"), ("d", "v3"), ("seen-again", "v1")] {
+        let draft = instance.mount().join("datasets").join(name).join("draft");
         fs::create_dir_all(&draft).unwrap();
         fs::write(draft.join("x"), version).unwrap();
-        instance.ok(&["dataset", "publish", "d", version]);
+        instance.ok(&["dataset", "publish", name, version]);
     }
+    instance.run_job("over", "datasets = [\"seen-again\"]\ncommand = \"true\"");
+    instance.ok(&["rerun", "train"]);
+    wait_for("the second run", || instance.run_dir("train", 2).join("output").exists().then_some(()));
+    instance.wait_state("train", "running");
     let job = |data: &str| {
         format!("datasets = [{data}]\ncommand = \"sleep 1000\"\nresources = {{ cpu = 1, memory = \"128MiB\" }}\n")
     };
@@ -48,6 +59,12 @@ fn what_a_run_that_has_not_begun_will_use_cannot_go() {
         instance.drop_job(name, text);
         instance.wait_state(name, state);
     }
+    // The newest is that of when it is wanted.
+    instance.drop_job("youngest", &job("\"model:train@latest\""));
+    wait_aside(&instance, "youngest", 1);
+    fs::write(instance.run_dir("train", 2).join("output/go"), "").unwrap();
+    assert_eq!(instance.wait_end("train", 2)["state"], "succeeded");
+    instance.ok(&["rerun", "over"]);
     instance.drop_job("holder", &job("\"d@v2\""));
     wait_for("the file to be read", || instance.ok(&["events", "holder"]).contains("run 2 follows").then_some(()));
     for (arguments, by) in [
@@ -60,20 +77,28 @@ fn what_a_run_that_has_not_begun_will_use_cannot_go() {
         let told = format!("used, or will be, by a job that is not over (job {by})");
         assert!(refused.status.code() == Some(1) && why.contains(&told), "{arguments:?}: {why}");
     }
-    let [dataset, elsewhere] = ["d", "e"].map(|name| instance.mount().join("datasets").join(name));
-    let moves = || {
-        let moved = fs::rename(&dataset, &elsewhere);
+    let datasets = instance.mount().join("datasets");
+    let moved = |name: &str| {
+        let moved = fs::rename(datasets.join(name), datasets.join(format!("{name}-elsewhere")));
         moved.err().and_then(|error| error.raw_os_error())
     };
+    let moves = || moved("d");
     assert_eq!(moves(), Some(nix::libc::EBUSY));
+    assert_eq!(moved("seen-again"), Some(nix::libc::EBUSY), "its job has ended, and is to run again");
     instance.ok(&["dataset", "rm", "d@v3"]);
     instance.ok(&["stop", "turned-away"]);
     instance.ok(&["dataset", "rm", "d@v1"]);
+    let refused = instance.cli(&["model", "rm", "train@1"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("(job youngest)"), "{refused:?}");
+    instance.ok(&["stop", "youngest"]);
     instance.ok(&["model", "rm", "train@1"]);
     // Nor as a whole, whether a daemon is there to be asked or not.
     instance.kill_daemon();
     assert_eq!(moves(), Some(nix::libc::EBUSY));
+    assert_eq!(moved("seen-again"), Some(nix::libc::EBUSY));
     instance.restart_daemon();
+    instance.ok(&["stop", "over"]);
+    wait_for("the other dataset to be nobody's", || moved("seen-again").is_none().then_some(()));
     instance.ok(&["stop", "holder"]);
     instance.wait_state("holder", "stopped");
     wait_for("the dataset to be nobody's", || moves().is_none().then_some(()));
@@ -116,6 +141,14 @@ fn a_run_sees_code_and_data_as_they_were_when_it_was_wanted_however_late_it_begi
         instance.drop_job(name, &job("one"));
         instance.wait_state(name, "running");
     }
+    let rerun = |instance: &Instance| {
+        let said = instance.ok(&["rerun", "again"]);
+        let told = "run 2 starts when run 1 has ended, with code and data as they are now";
+        assert!(said.contains(told), "{said}");
+    };
+    script(&instance, "of the first rerun");
+    rerun(&instance);
+    let first = wait_aside(&instance, "again", 2);
     script(&instance, "2");
     publish(&instance, "v2");
     // As many as may wait.
@@ -123,11 +156,8 @@ fn a_run_sees_code_and_data_as_they_were_when_it_was_wanted_however_late_it_begi
     instance.wait_state("waits", "held");
     instance.drop_job("late", &job("one"));
     instance.drop_job("edited", &job("two"));
-    assert!(
-        instance
-            .ok(&["rerun", "again"])
-            .contains("run 2 starts when run 1 has ended, with code and data as they are now")
-    );
+    rerun(&instance);
+    wait_for("what was set aside before to go", || (!first.exists()).then_some(()));
     wait_aside(&instance, "edited", 2);
     wait_aside(&instance, "again", 2);
     let late = wait_aside(&instance, "late", 1);

@@ -12,12 +12,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::{failed, models, workdirs};
-use crate::assets::{ASIDE_DATA, ASIDE_MODELS, aside_name, aside_of};
+use crate::assets::{ASIDE_DATA, ASIDE_MODELS, aside_begun, aside_name};
 use crate::config::Paths;
 use crate::engine::{EngineError, Prepare};
 use crate::ids::JobKey;
 use crate::spec::{DataSource, Dataset};
-use crate::sys::file::{create_dir, remove_tree};
+use crate::sys::file::{create_dir, optional, remove_tree};
 
 fn place(paths: &Paths, key: &JobKey, run: u32, number: u64) -> PathBuf {
     paths.job(key).join("runs").join(aside_name(run, number))
@@ -52,7 +52,9 @@ pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), Engin
     if filled.is_err() {
         remove_tree(&draft).and_then(|()| remove_tree(&place)).map_err(told())?;
     }
-    sweep(paths, key, (run.identity.run, number)).map_err(told())?;
+    // What was set aside for the run before may be taken at this moment.
+    let (next, of_next) = (run.identity.run, number);
+    sweep(paths, key, |run, number| run == next && number < of_next).map_err(told())?;
     filled
 }
 
@@ -61,11 +63,7 @@ pub(super) fn adopt(paths: &Paths, run: &Prepare, directory: &Path) -> Result<()
     let Some(number) = run.aside else { return Ok(()) };
     let place = place(paths, &run.identity.key, run.identity.run, number);
     let told = || failed("take what was set aside for the run");
-    let entries = match fs::read_dir(&place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        entries => entries.map_err(told())?,
-    };
-    for entry in entries {
+    for entry in optional(fs::read_dir(&place)).map_err(told())?.into_iter().flatten() {
         let name = entry.map_err(told())?.file_name();
         let target = match name.to_str() {
             Some(ASIDE_DATA) => workdirs::seen_file(paths, &run.identity),
@@ -76,27 +74,61 @@ pub(super) fn adopt(paths: &Paths, run: &Prepare, directory: &Path) -> Result<()
             fs::rename(place.join(&name), &target).map_err(told())?;
         }
     }
-    sweep(paths, &run.identity.key, (run.identity.run, number + 1)).map_err(told())
+    let begun = (run.identity.run, number);
+    sweep(paths, &run.identity.key, |run, number| (run, number) <= begun).map_err(told())
 }
 
 pub(super) fn remove(paths: &Paths, key: &JobKey, run: u32, number: u64) -> Result<(), EngineError> {
-    remove_tree(&place(paths, key, run, number)).map_err(failed("remove what was set aside"))
+    let job = paths.job(key);
+    let removed = remove_tree(&place(paths, key, run, number)).and_then(|()| {
+        if job.join("status").try_exists()? {
+            return Ok(());
+        }
+        // The job was removed while this was under way; not empty where one of its name has come since.
+        let _ = fs::remove_dir(job.join("runs"));
+        let _ = fs::remove_dir(&job);
+        Ok(())
+    });
+    removed.map_err(failed("remove what was set aside"))
 }
 
 /// Removes what was set aside before, also by a daemon that was killed before it could say that nobody wants it any more.
-fn sweep(paths: &Paths, key: &JobKey, before: (u32, u64)) -> io::Result<()> {
+fn sweep(paths: &Paths, key: &JobKey, goes: impl Fn(u32, u64) -> bool) -> io::Result<()> {
     let runs = paths.job(key).join("runs");
     for entry in fs::read_dir(&runs)? {
         let name = entry?.file_name();
-        if name.to_str().and_then(begun_for).is_some_and(|aside| aside < before) {
+        if name.to_str().and_then(aside_begun).is_some_and(|(run, number)| goes(run, number)) {
             remove_tree(&runs.join(&name))?;
         }
     }
     Ok(())
 }
 
-/// Also of what is not whole, and of what is being fetched for it.
-fn begun_for(name: &str) -> Option<(u32, u64)> {
-    let draft = name.strip_suffix(".fetch").and_then(|name| name.strip_prefix('.')).unwrap_or(name);
-    aside_of(draft.strip_suffix(".new").unwrap_or(draft))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_swept_is_whole_or_not_and_nothing_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (paths, key) = (Paths::new(root.path()).unwrap(), "default/job".parse().unwrap());
+        let runs = paths.job(&key).join("runs");
+        let left = |goes: &dyn Fn(u32, u64) -> bool| {
+            for name in
+                ["1", ".1.data", ".2.fetch", ".1.aside-4", ".2.aside-5", ".2.aside-6.new", "..2.aside-6.new.fetch"]
+            {
+                fs::create_dir_all(runs.join(name).join("code")).unwrap();
+            }
+            sweep(&paths, &key, goes).unwrap();
+            let names = fs::read_dir(&runs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let mut names: Vec<_> = names.collect();
+            names.sort();
+            names
+        };
+        assert_eq!(
+            left(&|run, number| run == 2 && number < 6),
+            ["..2.aside-6.new.fetch", ".1.aside-4", ".1.data", ".2.aside-6.new", ".2.fetch", "1"]
+        );
+        assert_eq!(left(&|run, number| (run, number) <= (2, 6)), [".1.data", ".2.fetch", "1"]);
+    }
 }

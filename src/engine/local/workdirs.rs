@@ -35,6 +35,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     create_dir(&paths.job(key), 0o755).map_err(failed("make the job's directory"))?;
     create_dir(&paths.job(key).join("runs"), 0o755).map_err(failed("make the job's directory"))?;
     create_dir_for(&directory, 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+    aside::adopt(paths, run, &directory)?;
     resume(paths, run, &directory.join("output"))?;
     for name in ["output", "model"] {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|metadata| metadata.is_symlink()) {
@@ -46,7 +47,6 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let spec = directory.join("spec.toml");
     write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
     std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
-    aside::adopt(paths, run, &directory)?;
     snapshots(paths, run, &directory)?;
     choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
     choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)

@@ -104,8 +104,10 @@ impl<S: Store> Reconciler<S> {
         if let Some(job) = self.jobs.get_mut(key) {
             job.record.rerun_wanted = true;
         }
+        // It is wanted as things are now, not as they were when it was wanted before.
+        self.let_aside_go(key);
         self.settle(key);
-        let is_aside = self.jobs.get(key).is_some_and(|job| job.record.aside.is_some());
+        let is_aside = self.jobs.get(key).is_some_and(Job::has_asked_for_aside);
         let aside = if is_aside { ", with code and data as they are now" } else { "" };
         if self.is_turned_away(key) {
             return Ok(format!("{key}: {}{aside}", self.why_turned_away(key)));
