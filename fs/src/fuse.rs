@@ -21,10 +21,10 @@ mod crew;
 mod gate;
 mod growth;
 mod iomode;
+mod opening;
 mod write;
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,7 +44,7 @@ use crate::behind::Told;
 use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
-use crate::ops::{Access, Changes, Entry, Home, Listed, Listing, Opened, Ops};
+use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
 use crate::sys;
 use crate::tree::{RelPath, Tree};
 
@@ -203,35 +203,6 @@ impl<T: Tree> Served<T> {
 
     fn modes(&self) -> MutexGuard<'_, IoModes<BackingId>> {
         self.modes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Registers the file of `fh` with the kernel; `None`, and so cached, where that is not possible.
-    fn register(&self, fh: u64, open_backing: impl FnOnce(File) -> io::Result<BackingId>) -> Option<BackingId> {
-        let file = self.agreed().passthrough.then(|| self.ops.duplicate(fh).ok())??;
-        let registered = open_backing(file);
-        registered.inspect_err(|error| debug!(%error, "no passthrough")).ok()
-    }
-
-    /// How `ino` is read and written that was opened as `fh` where it may be changed. Who writes alone lets the kernel do so by
-    /// itself: nothing of that can be mapped, so it ends when it is closed.
-    fn open_stored(
-        &self,
-        ino: u64,
-        (fh, access): (u64, Access),
-        open_backing: impl FnOnce(File) -> io::Result<BackingId>,
-    ) -> Route {
-        let is_passed = access.only_writes() && self.agreed().passthrough && self.ops.passes_writes(fh);
-        match self.modes().open(ino, || is_passed.then(|| self.register(fh, open_backing)).flatten()) {
-            IoMode::Passthrough(id) if is_passed || !access.writes() => {
-                self.ops.goes_past_us(fh);
-                Route::Passed(id)
-            }
-            IoMode::Passthrough(id) => {
-                self.ops.go_past_cache(fh);
-                Route::ToUs(id)
-            }
-            IoMode::Cached => Route::Cached,
-        }
     }
 
     /// Whether there is something to read of an open file, or its end; `wait` is told when there is. Where nobody could be told,
