@@ -50,14 +50,12 @@ fn colour(level: Level) -> &'static str {
 mod tests {
     use super::*;
 
+    fn finding(check: &'static str, level: Level, found: &str, advice: Option<&str>) -> Finding {
+        Finding { check, level, found: found.to_owned(), advice: advice.map(str::to_owned) }
+    }
+
     #[test]
     fn the_screen_says_what_to_do() {
-        let finding = |check, level, found: &str, advice: Option<&str>| Finding {
-            check,
-            level,
-            found: found.to_owned(),
-            advice: advice.map(str::to_owned),
-        };
         let findings = [
             finding("kernel", Level::Ok, "Linux 6.12", None),
             finding("user-namespaces", Level::Failed, "none can be made", Some("raise the sysctl")),
@@ -79,12 +77,6 @@ time             warning  the clock is not synchronized
 
     #[test]
     fn the_screen_is_as_it_was_at_80_and_120_columns() {
-        let finding = |check, level, found: &str, advice: Option<&str>| Finding {
-            check,
-            level,
-            found: found.to_owned(),
-            advice: advice.map(str::to_owned),
-        };
         let findings = [
             finding("kernel", Level::Ok, "Linux 6.12.43+deb13-amd64", None),
             finding(
