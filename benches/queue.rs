@@ -20,7 +20,7 @@ use trainyard::gpu::deck::{CARD, Part, Wish};
 use trainyard::ids::{JobKey, Timestamp};
 use trainyard::intake::Arrival;
 use trainyard::plan::{Amount, Live, Place, Plan, Queue, Shares, Snapshot, Step, Waiting, Why, plan};
-use trainyard::reconcile::{Caller, Event, Reconciler, Request, Settings};
+use trainyard::reconcile::{Caller, Event, EventPart, JobDetail, Reconciler, Request, RunPart, Settings};
 use trainyard::spec::{Main, MinSucceeded, Network, OnOverrun, Priority, parse};
 use trainyard::status::RoleTally;
 use trainyard::store::memory::MemoryStore;
@@ -480,17 +480,22 @@ enum Of {
     Shares,
 }
 
+fn key_of(number: usize) -> JobKey {
+    format!("w{}/job{number}", number % WORKSPACES).parse().unwrap()
+}
+
 fn arrival(number: usize, of: Of) -> Arrival {
     let resources = match of {
         Of::Memory => format!("resources.memory = \"{}MiB\"", 96 + number % 100),
         Of::Shares => format!("resources.gpu_memory = \"{}MiB\"", 8000 + number % 100),
     };
-    let text = format!("command = \"true\"\nnetwork = \"host\"\n{resources}\n");
+    let minutes = 10 + number % 50;
+    let text = format!("command = \"true\"\nnetwork = \"host\"\nmax_duration = \"{minutes}m\"\n{resources}\n");
     let spec = parse("job.toml", &text).0.unwrap();
     let owner = Owner { uid: 0, gid: 0 };
     let source =
         SourceRecord { meaning: spec.meaning(), text, owner, warnings: Vec::new(), template: None, sweep: None };
-    let key: JobKey = format!("w{}/job{number}", number % WORKSPACES).parse().unwrap();
+    let key = key_of(number);
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }
 
@@ -500,6 +505,8 @@ struct Daemon {
     usual: Duration,
     /// The same, once in ten seconds, when the places of the first are looked at.
     looking: Duration,
+    /// Somebody asks for the last in the queue by its name: its place, and when it may start.
+    asked: Duration,
     /// `ps` of somebody who may see none of the jobs, and of root, who sees all.
     list_of_none: Duration,
     list_of_all: Duration,
@@ -511,6 +518,20 @@ fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duratio
     let from = Instant::now();
     reconciler.handle(Event::Request(Request::List { caller, answer }), Timestamp(now));
     from.elapsed()
+}
+
+fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, now: u64) -> Duration {
+    let caller = Caller { uid: 0, name: String::new(), within: None };
+    let (told, heard) = std::sync::mpsc::channel();
+    let answer = Box::new(move |detail| told.send(detail).unwrap());
+    let (key, runs, events) = (key_of(number), RunPart { newest: 1, also: None }, EventPart::None);
+    let from = Instant::now();
+    reconciler.handle(Event::Request(Request::Show { caller, key, runs, events, answer }), Timestamp(now));
+    let took = from.elapsed();
+    let detail: JobDetail = heard.recv().unwrap().unwrap();
+    let waiting = detail.report.waiting.unwrap();
+    assert!(waiting.starts_by.is_some(), "{waiting:?}");
+    took
 }
 
 fn of_the_daemon(count: usize, of: Of) -> Daemon {
@@ -548,6 +569,7 @@ fn of_the_daemon(count: usize, of: Of) -> Daemon {
     Daemon {
         usual: all[all.len() / 2],
         looking: timed(&mut reconciler, count + 1000, 40_000),
+        asked: ask_for_the_last(&mut reconciler, count + 1000, 45_000),
         list_of_none: list(&mut reconciler, 1000, 50_000),
         list_of_all: list(&mut reconciler, 0, 60_000),
     }
@@ -558,31 +580,32 @@ const WAITING: [usize; 3] = [1000, 10_000, 100_000];
 fn main() {
     let count = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(JOBS);
     println!(
-        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}",
+        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}{:>20}",
         "waiting",
         "plan, alike",
         "plan, all differ",
         "daemon, a new job",
         "with places",
+        "the last by name",
         "ps of no job",
         "ps of all jobs"
     );
     for waiting in WAITING {
-        let Daemon { usual, looking, list_of_none, list_of_all } = of_the_daemon(waiting, Of::Memory);
+        let Daemon { usual, looking, asked, list_of_none, list_of_all } = of_the_daemon(waiting, Of::Memory);
         let (alike, all_differ) = (pass_of_the_plan(waiting, 1), pass_of_the_plan(waiting, u64::MAX));
         println!(
-            "{waiting:<10}{alike:>16.1?}{all_differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{list_of_none:>20.1?}{list_of_all:>20.1?}"
+            "{waiting:<10}{alike:>16.1?}{all_differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}{list_of_none:>20.1?}{list_of_all:>20.1?}"
         );
     }
     println!("\nwith shares of cards, slices and whole cards");
     println!(
-        "{:<10}{:>16}{:>18}{:>20}{:>20}",
-        "waiting", "plan, few sizes", "plan, all differ", "daemon, a new job", "with places"
+        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}",
+        "waiting", "plan, few sizes", "plan, all differ", "daemon, a new job", "with places", "the last by name"
     );
     for waiting in WAITING {
-        let Daemon { usual, looking, .. } = of_the_daemon(waiting, Of::Shares);
+        let Daemon { usual, looking, asked, .. } = of_the_daemon(waiting, Of::Shares);
         let [few, differ] = [false, true].map(|differ| shares_of_cards::pass_of_the_plan(waiting, differ));
-        println!("{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}");
+        println!("{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}");
     }
     SAID.into_iter().for_each(|said| compare(count, said));
     shares_of_cards::compare(count / 5);

@@ -6,7 +6,7 @@ mod clock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use self::clock::Clock;
+use self::clock::{Clock, Enough};
 use super::attempt::foreseen_end;
 use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
@@ -15,9 +15,10 @@ use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::gpu::deck::{CARD, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
-/// So many of the first in the queue are told when they may start.
-const ESTIMATED: usize = 200;
-/// And so many are known by their names.
+/// So often what is free at a time, or a card then, is looked at to foresee starts, for each that waits; those that are further
+/// behind when that is used up are told none.
+const LOOKS_EACH: usize = 20_000;
+/// So many of the first in the queue are known by their names.
 const FIRST: usize = 200;
 
 /// The queue as it stood at one time.
@@ -80,7 +81,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let ordered = ordered(snapshot, most);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let mut clock = Clock::new(snapshot, one_by_one.as_ref());
+    let mut clock = Some(Clock::new(snapshot, one_by_one.as_ref(), LOOKS_EACH.saturating_mul(ordered.len())));
     // Many want the same.
     let mut known: BTreeMap<&[Wish], CardsFor> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
@@ -89,12 +90,15 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     };
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
-        let is_told = place <= ESTIMATED && is_possible(snapshot, one_by_one.as_ref(), waiting);
-        let estimate = match of_their_own.contains(&waiting.key) {
-            _ if !is_told => None,
+        let told = clock.as_mut().filter(|_| is_possible(snapshot, one_by_one.as_ref(), waiting));
+        let told = told.map(|clock| match of_their_own.contains(&waiting.key) {
             true => clock.no_start_of(waiting),
             false => clock.start_of(waiting),
-        };
+        });
+        let estimate = told.transpose().unwrap_or_else(|Enough| {
+            clock = None;
+            None
+        });
         standings.insert(
             waiting.key.clone(),
             Standing {
@@ -102,7 +106,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
                 wanted: waiting.amount,
                 wishes: waiting.wishes.clone(),
                 cards: cards_for(waiting),
-                estimate,
+                estimate: estimate.flatten(),
             },
         );
     }

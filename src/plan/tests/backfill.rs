@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+mod foreseen;
+
 use super::super::limit::{Limit, later};
 use super::world::World;
 use super::*;
@@ -526,61 +528,6 @@ fn a_run_waits_for_cards_that_have_gone_and_holds_up_nobody() {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let planned = plan(&snapshot(vec![], &queue, &shares, &quotas));
     assert_eq!((started(&planned), planned.steps.len()), (vec![key_in(0, 2)], 1));
-}
-
-#[test]
-fn starts_are_foreseen_where_it_is_known_how_long_things_take() {
-    let queue = queue([
-        run_of(1, (0, 50, 8, Some(10))),
-        run_of(2, (0, 50, 8, None)),
-        run_of(3, (0, 50, 2, Some(9))),
-        run_of(4, (0, 50, 2, None)),
-    ]);
-    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
-    let snapshot = snapshot(vec![live_of(100, (1, 50, 6, Some(14)))], &queue, &shares, &quotas);
-    let planned = plan(&snapshot);
-    let outlook = outlook::outlook(&snapshot, &planned.held_up, usize::MAX);
-    let estimates: Vec<_> =
-        [1, 2, 3, 4].map(|n| outlook.of(&key_in(0, n)).unwrap().estimate.map(|at| at.0 / 1000)).into();
-    // The running one began at second 1; it is second 5 now.
-    assert_eq!(estimates, [Some(15), Some(25), Some(5), None]);
-    assert_eq!(outlook.free, Amount { cpu: 2000, memory: (1 << 40) - 1, gpu: 0 });
-    let first = outlook.of(&key_in(0, 1)).unwrap();
-    let holders: Vec<_> = outlook.holders_for(first).map(|holder| &holder.key).collect();
-    assert_eq!(holders, [&key_in(1, 100)]);
-}
-
-/// When so many runs are said to start, in seconds.
-fn estimates<const N: usize>(snapshot: &Snapshot<'_>, runs: [u64; N]) -> [Option<u64>; N] {
-    let outlook = outlook::outlook(snapshot, &plan(snapshot).held_up, usize::MAX);
-    runs.map(|number| outlook.of(&key_in(0, number)).unwrap().estimate.map(|at| at.0 / 1000))
-}
-
-#[test]
-fn no_start_is_foreseen_that_those_whose_start_is_not_known_may_put_off() {
-    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
-    // Four cores for ever, two until second 15; nobody knows when six are free.
-    let running = || vec![live_of(100, (1, 50, 4, None)), live_of(101, (1, 50, 2, Some(14)))];
-    let waits = queue([run_of(1, (0, 50, 6, Some(1))), run_of(2, (0, 50, 3, Some(1))), run_of(3, (0, 50, 1, Some(5)))]);
-    assert_eq!(estimates(&snapshot(running(), &waits, &shares, &quotas), [1, 2, 3]), [None; 3]);
-    // One that waits for a port takes its cores when it has it.
-    let mut holder = live_of(101, (1, 50, 4, Some(14)));
-    holder.ports = vec![8080];
-    let (place, mut first) = run_of(1, (0, 50, 3, Some(1)));
-    first.ports = vec![8080];
-    let waits = queue([(place, first), run_of(2, (0, 50, 4, Some(1))), run_of(3, (0, 50, 6, Some(1)))]);
-    let running = vec![holder, live_of(102, (1, 50, 1, Some(9)))];
-    assert_eq!(estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2, 3]), [None, Some(15), None]);
-}
-
-#[test]
-fn a_start_is_foreseen_before_that_of_an_earlier_run_only_if_what_stops_it_is_in_time() {
-    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
-    let (place, hopeful) = run_of(2, (0, 50, 2, None));
-    let hopeful = Waiting { expected: Some(Duration::from_secs(5)), ..hopeful };
-    let waits = queue([run_of(1, (0, 50, 8, Some(10))), (place, hopeful)]);
-    let running = vec![live_of(100, (1, 50, 6, Some(14)))];
-    assert_eq!(estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2]), [Some(15), Some(25)]);
 }
 
 #[test]

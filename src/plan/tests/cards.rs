@@ -191,8 +191,9 @@ fn whole_cards(live: &[Live]) -> u64 {
     foreseen(live, [wants(1, &[wish(Part::Whole)], None)]).whole_cards
 }
 
-fn foreseen<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> outlook::Outlook {
-    let (shares, quotas, waits) = (Shares::new(Duration::from_secs(3600)), Quotas::new(), queue(waits));
+fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) -> outlook::Outlook {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let waits: Queue = waits.into_iter().collect();
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
     let cards = |kept| Some(OneByOne { all: deck(2), away: vec![], kept });
     let before = snapshot(5000, inventory, live.to_vec(), &waits, (&shares, &quotas));
@@ -234,6 +235,20 @@ fn starts_are_foreseen_card_by_card_with_shares_and_slices() {
         wants(4, &[slice()], None),
     ];
     assert_eq!(starts(&live, waits), [Some(12), Some(8), Some(17), Some(5)]);
+}
+
+#[test]
+fn all_of_a_long_queue_are_told_when_they_start_card_by_card() {
+    const LONG: u64 = 2000;
+    // On two cards: two shares lie beside each other on one, and each second asks for a whole one.
+    let wanted = |number: u64| if number.is_multiple_of(2) { wish(Part::Whole) } else { share(36) };
+    let outlook = foreseen(&[], (1..=LONG).map(|number| wants(number, &[wanted(number)], Some(10))));
+    for (place, number) in (1..=LONG).enumerate() {
+        let start = outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000);
+        // Eight take half a minute.
+        let of_eight = [0, 0, 0, 10, 10, 20, 10, 20][place % 8];
+        assert_eq!(start, Some(5 + 30 * (place as u64 / 8) + of_eight), "{number}");
+    }
 }
 
 #[test]
