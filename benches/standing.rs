@@ -97,18 +97,10 @@ fn store(paths: &Paths, jobs: usize) {
         batch.runs.insert(
             (key.clone(), 1),
             RunRecord {
-                number: 1,
-                created: at(0),
-                order: number as u64,
-                source: source.clone(),
                 prepared: true,
-                unprepared: None,
-                aside: None,
-                stop: None,
-                stop_how: Default::default(),
-                extended_ms: 0,
                 attempts: vec![attempt],
                 ended: Some(RunEnd { verdict, at: at(95) }),
+                ..RunRecord::new(1, at(0), number as u64, source.clone())
             },
         );
         batch.jobs.insert(key, JobRecord { source: Some(source), last_run: 1, next_event: 5, ..JobRecord::new(at(0)) });

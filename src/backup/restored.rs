@@ -165,18 +165,9 @@ impl Adapter<'_> {
         });
         let state = state_after(&verdict);
         let run = RunRecord {
-            number,
-            created: self.now,
-            order: 0,
-            source,
             prepared: true,
-            unprepared: None,
-            aside: None,
-            stop: None,
-            stop_how: Default::default(),
-            extended_ms: 0,
-            attempts: Vec::new(),
             ended: Some(RunEnd { verdict, at: self.now }),
+            ..RunRecord::new(number, self.now, 0, source)
         };
         self.batch.runs.insert((key.clone(), number), run);
         self.note(key, number, state, format!("restored from a backup of {}: {what}", self.taken));

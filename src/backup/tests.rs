@@ -37,18 +37,10 @@ fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
 
 fn run(number: u32, attempts: Vec<AttemptRecord>, ended: Option<Verdict>) -> RunRecord {
     RunRecord {
-        number,
-        created: Timestamp(2),
-        order: 1,
-        source: source(),
         prepared: true,
-        unprepared: None,
-        aside: None,
-        stop: None,
-        stop_how: Default::default(),
-        extended_ms: 0,
         attempts,
         ended: ended.map(|verdict| RunEnd { verdict, at: Timestamp(4) }),
+        ..RunRecord::new(number, Timestamp(2), 1, source())
     }
 }
 

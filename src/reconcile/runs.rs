@@ -117,20 +117,7 @@ impl<S: Store> Reconciler<S> {
         job.record.not_begun = None;
         let number = job.record.last_run;
         let prepared = !spec.needs_preparation();
-        let record = RunRecord {
-            number,
-            created: now,
-            order,
-            source,
-            aside,
-            prepared,
-            unprepared: None,
-            stop: None,
-            stop_how: StopHow::WithGrace,
-            extended_ms: 0,
-            attempts: Vec::new(),
-            ended: None,
-        };
+        let record = RunRecord { aside, prepared, ..RunRecord::new(number, now, order, source) };
         let before = job.run.replace(world::Run::new(record, spec));
         // Its end may be as new as this begin.
         self.retired.extend(before.map(|run| (key.clone(), run.record)));

@@ -127,18 +127,9 @@ mod tests {
         };
         let attempt = AttemptRecord::new(AttemptId(1), 1, Timestamp(1), vec![task(0), task(1)]);
         let run = RunRecord {
-            number: 1,
-            created: Timestamp(1),
-            order: 1,
-            source: source.clone(),
             prepared: true,
-            unprepared: None,
-            aside: None,
-            stop: None,
-            stop_how: Default::default(),
-            extended_ms: 0,
             attempts: vec![attempt.clone()],
-            ended: None,
+            ..RunRecord::new(1, Timestamp(1), 1, source.clone())
         };
         let record = JobRecord { source: Some(source), last_run: 1, ..JobRecord::new(Timestamp(1)) };
         let job = Job::load(record.clone(), Some(run.clone()));

@@ -195,6 +195,26 @@ pub struct RunRecord {
     pub ended: Option<RunEnd>,
 }
 
+impl RunRecord {
+    /// One that has just begun and is not prepared.
+    pub fn new(number: u32, created: Timestamp, order: u64, source: SourceRecord) -> Self {
+        Self {
+            number,
+            created,
+            order,
+            source,
+            aside: None,
+            prepared: false,
+            unprepared: None,
+            stop: None,
+            stop_how: StopHow::default(),
+            extended_ms: 0,
+            attempts: Vec::new(),
+            ended: None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unprepared {
     pub failures: u32,

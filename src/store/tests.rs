@@ -13,27 +13,15 @@ fn job(last_run: u32) -> JobRecord {
 
 fn run(number: u32) -> RunRecord {
     let owner = Owner { uid: 0, gid: 0 };
-    RunRecord {
-        number,
-        created: Timestamp(2),
-        order: 1,
-        source: SourceRecord {
-            text: "command = 'x'".into(),
-            meaning: "m".into(),
-            owner,
-            warnings: Vec::new(),
-            template: None,
-            sweep: None,
-        },
-        prepared: false,
-        unprepared: None,
-        aside: None,
-        stop: None,
-        stop_how: Default::default(),
-        extended_ms: 0,
-        attempts: Vec::new(),
-        ended: None,
-    }
+    let source = SourceRecord {
+        text: "command = 'x'".into(),
+        meaning: "m".into(),
+        owner,
+        warnings: Vec::new(),
+        template: None,
+        sweep: None,
+    };
+    RunRecord::new(number, Timestamp(2), 1, source)
 }
 
 fn batches() -> impl Strategy<Value = Vec<Batch>> {
