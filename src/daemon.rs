@@ -33,6 +33,7 @@ use crate::api::tls::Credentials;
 use crate::api::tokens::Tokens;
 use crate::api::{drain, server};
 use crate::assets::{self, enforced};
+use crate::backup::{self, BackupError};
 use crate::config::{AlertConfig, Config, InForce, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
@@ -93,6 +94,8 @@ pub enum DaemonError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Intake(#[from] IntakeError),
+    #[error(transparent)]
+    Anew(#[from] BackupError),
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
@@ -132,6 +135,13 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
         .build()
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
+    let left = backup::begin_anew(&config.paths, crate::sys::now())?;
+    if left > 0 {
+        tracing::warn!(
+            jobs = left,
+            "the state was lost: it is begun anew, and runs go on counting from what is on the disk"
+        );
+    }
     let store = RedbStore::open(&config.paths.store_file())?;
     let reader = store.reader();
     let served = match fault {
