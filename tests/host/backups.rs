@@ -120,7 +120,7 @@ fn where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mix
         let written = |path: &str| fs::read_to_string(instance.mount().join(path)).unwrap();
         assert_eq!(written(&format!("models/a/{run}/m")), format!("{run}\n"));
         assert_eq!(written(&format!("jobs/a/runs/{run}/output/o")), format!("{run}\n"));
-        let log = fs::read_to_string(instance.run_dir("b", run).join("tasks/main-0/stdout")).unwrap();
+        let log = fs::read_to_string(instance.run_dir("b", run).join("attempts/1/main-0/stdout.log")).unwrap();
         assert_eq!(log, format!("of run {run}\n"));
     }
     let events = instance.mount().join("jobs/b/events");
