@@ -413,8 +413,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let access = access(flags.0);
             served.modes().adopt(|number| sys::known_backing(&reply, number));
             match served.ops.open(ino.0, access) {
-                Ok(Opened::Stored { fh }) => {
-                    let route = served.open_stored(ino.0, (fh, access), |file| reply.open_backing(file));
+                Ok(Opened::Stored { fh, size }) => {
+                    let route = served.open_stored((ino.0, size), (fh, access), |file| reply.open_backing(file));
                     answer::opened(reply, fh, access, route, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -448,7 +448,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let created = served.ops.create(parent.0, name, access, &made);
             match created {
                 Ok((entry, fh)) => {
-                    let route = served.open_stored(entry.ino, (fh, access), |file| reply.open_backing(file));
+                    let route = served.open_stored((entry.ino, 0), (fh, access), |file| reply.open_backing(file));
                     let past_cache = answer::goes_past_cache(access, served.agreed());
                     if past_cache && matches!(route, Route::Cached) {
                         served.ops.go_past_cache(fh);

@@ -286,10 +286,6 @@ impl Pin {
         (u32::from(self.seen.stx_mode) & libc::S_ISGID == 0).then_some(owner.gid)
     }
 
-    pub(crate) fn has_set_id(&self) -> bool {
-        u32::from(self.seen.stx_mode) & (libc::S_ISUID | libc::S_ISGID) != 0
-    }
-
     /// As writing does: what runs as somebody else must not be changed into another program.
     pub(crate) fn clear_set_id(&self) -> Result<()> {
         let mode = u32::from(self.seen.stx_mode) & 0o7777;

@@ -59,6 +59,8 @@ impl Access {
 pub(crate) enum Opened {
     Stored {
         fh: u64,
+        /// Bytes that it had.
+        size: u64,
     },
     /// Stored, and opened for reading in a read-only place: the kernel may read it by itself.
     Frozen {
@@ -70,14 +72,14 @@ pub(crate) enum Opened {
 }
 
 pub(super) struct OpenFile {
-    ino: u64,
+    pub(super) ino: u64,
     source: Source,
     /// Up to where it was read last.
     read_to: AtomicU64,
     /// The kernel sends here what is written, past its cache.
-    past_cache: AtomicBool,
+    pub(super) past_cache: AtomicBool,
     /// The kernel reads or writes by itself.
-    past_us: AtomicBool,
+    pub(super) past_us: AtomicBool,
 }
 
 enum Source {
@@ -95,7 +97,7 @@ enum Source {
 }
 
 impl OpenFile {
-    fn stored(&self) -> Result<&File> {
+    pub(super) fn stored(&self) -> Result<&File> {
         match &self.source {
             Source::Stored { file, .. } => Ok(file),
             Source::Generated(_) | Source::Left { .. } => Err(Error::Generated),
@@ -141,7 +143,7 @@ impl<T: Tree> Ops<T> {
         }
         match rule {
             Some(Rule::ReadOnly) => Ok(Opened::Frozen { fh }),
-            Some(Rule::ReadWrite | Rule::Hidden) | None => Ok(Opened::Stored { fh }),
+            Some(Rule::ReadWrite | Rule::Hidden) | None => Ok(Opened::Stored { fh, size: pin.attr().size }),
         }
     }
 
@@ -226,37 +228,8 @@ impl<T: Tree> Ops<T> {
         })
     }
 
-    /// The kernel is told that what is written by `fh` goes past its cache.
-    pub(crate) fn go_past_cache(&self, fh: u64) {
-        if let Some(open) = lock(&self.files).get(fh) {
-            open.past_cache.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The kernel is told to read and write by itself what is open as `fh`.
-    pub(crate) fn goes_past_us(&self, fh: u64) {
-        if let Some(open) = lock(&self.files).get(fh) {
-            open.past_us.store(true, Ordering::Relaxed);
-        }
-    }
-
     pub(crate) fn goes_past_cache(&self, fh: u64) -> Result<bool> {
         Ok(self.file(fh)?.past_cache.load(Ordering::Relaxed))
-    }
-
-    /// Whether the kernel may write to the file of `fh` by itself until it is closed: what would freeze it is refused meanwhile.
-    pub(crate) fn passes_writes(&self, fh: u64) -> bool {
-        // It is among the open files by now, so who freezes its place after this has asked about that sees it.
-        let Some(open) = lock(&self.files).get(fh) else { return false };
-        let Ok((_names_stay, _)) = self.names_stay(open.ino, None) else { return false };
-        let passes = |path: &RelPath| {
-            self.tree.rule(path) == Rule::ReadWrite
-                && self.tree.passes_writes(path)
-                && self.tree.account(path).is_none()
-        };
-        // The kernel writes with our rights, and so leaves set-id bits as they are.
-        let keeps_set_id = || open.stored().and_then(Pin::of_file).map_or(true, |pin| pin.has_set_id());
-        self.paths(open.ino).is_ok_and(|paths| paths.iter().all(passes)) && !keeps_set_id()
     }
 
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
@@ -309,12 +282,6 @@ impl<T: Tree> Ops<T> {
             (_, Ok(_)) => Ok(offset),
             (_, Err(_)) => Err(Error::host("lseek")(Errno::ENXIO)),
         }
-    }
-
-    /// Another descriptor of the real file of `fh`.
-    pub(crate) fn duplicate(&self, fh: u64) -> Result<File> {
-        let open = self.file(fh)?;
-        open.stored()?.try_clone().map_err(Error::io("dup"))
     }
 
     pub(crate) fn release(&self, fh: u64) {
@@ -470,7 +437,7 @@ impl<T: Tree> Ops<T> {
         }))
     }
 
-    fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
+    pub(super) fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
         let open = lock(&self.files).get(fh).ok_or(Error::BadHandle { fh })?;
         let Source::Left { place } = &open.source else { return Ok(open) };
         let (ino, read_to) = (open.ino, open.read_to.load(Ordering::Relaxed).into());

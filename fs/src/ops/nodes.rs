@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::RenameMode;
 use crate::inode::{Identity, InodeTable};
-use crate::kept::KeptPayer;
+use crate::kept::{KeptPayer, Mapping};
 use crate::tree::RelPath;
 use crate::usage::{Account, Removed};
 
@@ -24,6 +24,8 @@ pub(super) struct Nodes {
     orphans: HashMap<u64, Orphan>,
     /// Changed by nobody any more when they have no name.
     frozen: HashSet<u64>,
+    /// Perhaps mapped past us, by people whom nobody tells us of.
+    mapped: HashMap<u64, Mapping>,
 }
 
 /// What has lost a name.
@@ -46,12 +48,13 @@ pub(super) struct Payer {
 
 impl Nodes {
     pub(super) fn new(table: InodeTable) -> Self {
-        Self { table, orphans: HashMap::new(), frozen: HashSet::new() }
+        Self { table, orphans: HashMap::new(), frozen: HashSet::new(), mapped: HashMap::new() }
     }
 
     /// Goes on with what an earlier process has kept.
     pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>, frozen: &[u64]) -> Self {
-        Self { table, orphans: orphans.into_iter().collect(), frozen: frozen.iter().copied().collect() }
+        let (orphans, frozen) = (orphans.into_iter().collect(), frozen.iter().copied().collect());
+        Self { table, orphans, frozen, mapped: HashMap::new() }
     }
 
     /// Handles of what has lost its name.
@@ -74,6 +77,7 @@ impl Nodes {
         let gone = self.table.forget(ino, count);
         for gone in &gone {
             self.frozen.remove(gone);
+            self.mapped.remove(gone);
         }
         gone.into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
@@ -94,6 +98,20 @@ impl Nodes {
 
     pub(super) fn is_frozen(&self, ino: u64) -> bool {
         !self.frozen.is_empty() && self.frozen.contains(&ino) && self.table.is_nameless(ino)
+    }
+
+    /// Somebody can map `ino` past us, and may have done so until the kernel forgets it.
+    pub(super) fn may_map(&mut self, ino: u64, mapping: Mapping) {
+        let known = self.mapped.entry(ino).or_insert(mapping);
+        *known = mapping.max(*known);
+    }
+
+    pub(super) fn may_be_mapped(&self, ino: u64) -> bool {
+        self.mapped.contains_key(&ino)
+    }
+
+    pub(super) fn keep_mapped(&self) -> Vec<(u64, Mapping)> {
+        self.mapped.iter().map(|(ino, mapping)| (*ino, *mapping)).collect()
     }
 
     /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.
