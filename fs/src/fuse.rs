@@ -57,6 +57,7 @@ use convert::{access, device, file_attr, file_type, made, owner, rename_mode, ti
 use crew::Kind;
 use growth::Growth;
 use iomode::{IoMode, IoModes};
+use opening::Begun;
 use write::Write;
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
@@ -414,7 +415,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             served.modes().adopt(|number| sys::known_backing(&reply, number));
             match served.ops.open(ino.0, access) {
                 Ok(Opened::Stored { fh, size }) => {
-                    let route = served.open_stored((ino.0, size), (fh, access), |file| reply.open_backing(file));
+                    let begun = Begun::Opened { size };
+                    let route = served.open_stored((ino.0, begun), (fh, access), |file| reply.open_backing(file));
                     answer::opened(reply, fh, access, route, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -448,7 +450,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let created = served.ops.create(parent.0, name, access, &made);
             match created {
                 Ok((entry, fh)) => {
-                    let route = served.open_stored((entry.ino, 0), (fh, access), |file| reply.open_backing(file));
+                    let begun = Begun::Made { expected: served.ops.expected_in(parent.0) };
+                    let route = served.open_stored((entry.ino, begun), (fh, access), |file| reply.open_backing(file));
                     let past_cache = answer::goes_past_cache(access, served.agreed());
                     if past_cache && matches!(route, Route::Cached) {
                         served.ops.go_past_cache(fh);

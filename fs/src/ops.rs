@@ -32,7 +32,7 @@ use tracing::warn;
 pub(crate) use directories::Listed;
 pub(crate) use entries::RenameMode;
 pub(crate) use files::{Access, Opened};
-pub(crate) use passing::Passes;
+pub(crate) use passing::{Passes, Size};
 
 use crate::attr::{Attr, Kind};
 use crate::behind::Behind;

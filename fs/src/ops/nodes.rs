@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::RenameMode;
+use super::{RenameMode, Size};
 use crate::inode::{Identity, InodeTable};
 use crate::kept::{KeptPayer, Mapping};
 use crate::tree::RelPath;
@@ -26,6 +26,8 @@ pub(super) struct Nodes {
     frozen: HashSet<u64>,
     /// Perhaps mapped past us, by people whom nobody tells us of.
     mapped: HashMap<u64, Mapping>,
+    /// Directories in which the file that was made last came to be small.
+    hold_small: HashSet<u64>,
 }
 
 /// What has lost a name.
@@ -48,13 +50,19 @@ pub(super) struct Payer {
 
 impl Nodes {
     pub(super) fn new(table: InodeTable) -> Self {
-        Self { table, orphans: HashMap::new(), frozen: HashSet::new(), mapped: HashMap::new() }
+        Self {
+            table,
+            orphans: HashMap::new(),
+            frozen: HashSet::new(),
+            mapped: HashMap::new(),
+            hold_small: HashSet::new(),
+        }
     }
 
     /// Goes on with what an earlier process has kept.
     pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>, frozen: &[u64]) -> Self {
         let (orphans, frozen) = (orphans.into_iter().collect(), frozen.iter().copied().collect());
-        Self { table, orphans, frozen, mapped: HashMap::new() }
+        Self { orphans, frozen, ..Self::new(table) }
     }
 
     /// Handles of what has lost its name.
@@ -78,6 +86,7 @@ impl Nodes {
         for gone in &gone {
             self.frozen.remove(gone);
             self.mapped.remove(gone);
+            self.hold_small.remove(gone);
         }
         gone.into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
@@ -108,6 +117,18 @@ impl Nodes {
 
     pub(super) fn may_be_mapped(&self, ino: u64) -> bool {
         self.mapped.contains_key(&ino)
+    }
+
+    /// What was made last in this directory came to be so large.
+    pub(super) fn learn(&mut self, directory: u64, came_to: Size) {
+        match came_to {
+            Size::Small => self.hold_small.insert(directory),
+            Size::Large => self.hold_small.remove(&directory),
+        };
+    }
+
+    pub(super) fn holds_small(&self, directory: u64) -> bool {
+        self.hold_small.contains(&directory)
     }
 
     pub(super) fn keep_mapped(&self) -> Vec<(u64, Mapping)> {

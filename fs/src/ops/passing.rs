@@ -14,11 +14,28 @@ use std::sync::atomic::Ordering;
 use nix::fcntl::OFlag;
 use nix::libc::{S_ISGID, S_ISUID};
 
+use super::files::OpenFile;
 use super::{Access, Ops, lock};
 use crate::error::{Error, Result};
 use crate::kept::Mapping;
 use crate::sys;
 use crate::tree::{RelPath, Rule, Tree};
+
+/// Bytes from which on it pays to have the kernel read, write and map a file by itself: to register it costs as much as a few requests.
+const LARGE: u64 = 1 << 20;
+
+/// Of a file, as far as that matters here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Size {
+    Small,
+    Large,
+}
+
+impl Size {
+    pub(super) fn of(bytes: u64) -> Self {
+        if bytes >= LARGE { Self::Large } else { Self::Small }
+    }
+}
 
 /// What the kernel may do by itself with a file that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,6 +108,19 @@ impl<T: Tree> Ops<T> {
     /// Whether somebody may have mapped `ino` past us.
     pub(crate) fn may_be_mapped(&self, ino: u64) -> bool {
         lock(&self.nodes).may_be_mapped(ino)
+    }
+
+    /// What is to be expected of a file that is made in this directory: what lies together is alike, and who makes it does not say.
+    pub(crate) fn expected_in(&self, directory: u64) -> Size {
+        if lock(&self.nodes).holds_small(directory) { Size::Small } else { Size::Large }
+    }
+
+    /// What has been made is closed.
+    pub(super) fn learn_size(&self, open: &OpenFile) {
+        let Some(directory) = open.made_in else { return };
+        if let Some(size) = open.stored().ok().and_then(|file| file.metadata().ok()) {
+            lock(&self.nodes).learn(directory, Size::of(size.len()));
+        }
     }
 
     /// What may be mapped, for the process that goes on.
