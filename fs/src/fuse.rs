@@ -4,8 +4,8 @@
 //! What is negotiated and why (measured in the project's facts on FUSE):
 //! - `AUTO_INVAL_DATA`: cached pages go when size or time changed behind the mount; live logs need it.
 //! - `DIRECT_IO_ALLOW_MMAP`: generated files are read past the cache and may still be mapped.
-//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and for who opens a file to write alone where that
-//!   can be waited for: see `iomode`.
+//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and where that can be waited for, for large files and
+//!   for who opens one to write alone: see `opening` and `iomode`.
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for

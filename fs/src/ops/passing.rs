@@ -167,3 +167,6 @@ impl<T: Tree> Ops<T> {
 fn has_set_id(file: &File) -> bool {
     file.metadata().map_or(true, |metadata| metadata.mode() & (S_ISUID | S_ISGID) != 0)
 }
+
+#[cfg(test)]
+mod tests;
