@@ -4,8 +4,8 @@
 //! What is negotiated and why (measured in the project's facts on FUSE):
 //! - `AUTO_INVAL_DATA`: cached pages go when size or time changed behind the mount; live logs need it.
 //! - `DIRECT_IO_ALLOW_MMAP`: generated files are read past the cache and may still be mapped.
-//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and for who opens a file to write alone where that
-//!   can be waited for: see `iomode`.
+//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and where that can be waited for, for large files and
+//!   for who opens one to write alone: see `opening` and `iomode`.
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
@@ -57,6 +57,7 @@ use convert::{access, device, file_attr, file_type, made, owner, rename_mode, ti
 use crew::Kind;
 use growth::Growth;
 use iomode::{IoMode, IoModes};
+use opening::Begun;
 use write::Write;
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
@@ -413,8 +414,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let access = access(flags.0);
             served.modes().adopt(|number| sys::known_backing(&reply, number));
             match served.ops.open(ino.0, access) {
-                Ok(Opened::Stored { fh }) => {
-                    let route = served.open_stored(ino.0, (fh, access), |file| reply.open_backing(file));
+                Ok(Opened::Stored { fh, size }) => {
+                    let begun = Begun::Opened { size };
+                    let route = served.open_stored((ino.0, begun), (fh, access), |file| reply.open_backing(file));
                     answer::opened(reply, fh, access, route, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -448,7 +450,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let created = served.ops.create(parent.0, name, access, &made);
             match created {
                 Ok((entry, fh)) => {
-                    let route = served.open_stored(entry.ino, (fh, access), |file| reply.open_backing(file));
+                    let begun = Begun::Made { expected: served.ops.expected_in(parent.0) };
+                    let route = served.open_stored((entry.ino, begun), (fh, access), |file| reply.open_backing(file));
                     let past_cache = answer::goes_past_cache(access, served.agreed());
                     if past_cache && matches!(route, Route::Cached) {
                         served.ops.go_past_cache(fh);

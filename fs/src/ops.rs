@@ -15,6 +15,7 @@ mod entries;
 mod files;
 mod namespace;
 mod nodes;
+mod passing;
 mod writers;
 pub(crate) mod xattrs;
 
@@ -31,6 +32,7 @@ use tracing::warn;
 pub(crate) use directories::Listed;
 pub(crate) use entries::RenameMode;
 pub(crate) use files::{Access, Opened};
+pub(crate) use passing::{Passes, Size};
 
 use crate::attr::{Attr, Kind};
 use crate::behind::Behind;
@@ -255,20 +257,6 @@ impl<T: Tree> Ops<T> {
 
     fn check_not_frozen(&self, ino: u64) -> Result<()> {
         if lock(&self.nodes).is_frozen(ino) { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
-    /// Waits a moment for whoever has something open to be written that a rename would freeze: that it was closed the kernel tells
-    /// when `close` has returned.
-    pub(crate) fn await_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) {
-        self.writers.wait_while(|| self.would_freeze_writers(from, to));
-    }
-
-    fn would_freeze_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> bool {
-        let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return false };
-        // By any of its names, wherever the one that was looked up last is.
-        let is_below = |path: &RelPath| path.as_path().starts_with(from.as_path());
-        let is_inside = |ino: u64| self.paths(ino).is_ok_and(|paths| paths.iter().any(is_below));
-        self.tree.freezes(&from, &to) && self.written().into_iter().any(is_inside)
     }
 
     /// Directory `ino` held in its place, to look many of its entries up.

@@ -135,7 +135,7 @@ impl Bench {
 
     fn open(&self, path: &str, flags: OFlag) -> Result<u64> {
         match self.ops.open(self.try_ino(path)?, Access { flags })? {
-            Opened::Stored { fh } | Opened::Frozen { fh } | Opened::Generated { fh } => Ok(fh),
+            Opened::Stored { fh, .. } | Opened::Frozen { fh } | Opened::Generated { fh } => Ok(fh),
         }
     }
 
@@ -344,7 +344,7 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_to_another_since() {
     fs::write(bench.backing("rw/g"), b"newer").unwrap();
     bench.ops.rename((rw, os("g")), (rw, os("f")), RenameMode::Replace).unwrap();
     let access = Access { flags: OFlag::O_RDONLY };
-    let Opened::Stored { fh } = bench.ops.open(old, access).unwrap() else {
+    let Opened::Stored { fh, .. } = bench.ops.open(old, access).unwrap() else {
         panic!("stored, and not frozen");
     };
     assert_eq!(bench.read_all(fh), b"stored");
@@ -740,7 +740,7 @@ fn what_loses_its_name_while_it_is_written_pays_back_what_was_paid_for_it() {
     bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
     // What was paid until now is part of what is counted.
     assert!(account.count(|| Ok(68 << 10)).unwrap());
-    let file = bench.ops.duplicate(fh).unwrap();
+    let file = bench.ops.lend(fh, fs::File::try_clone).unwrap();
     bench
         .ops
         .charged(
