@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_long_name_gives_way_to_the_figures_and_gives_the_terminal_no_orders() {
-        assert_eq!(in_one_line("训练数据/图像", "1GiB, 8MiB/s", 24), "训练数据…: 1GiB, 8MiB/s");
+        assert_eq!(in_one_line("训练数据/图像", "1GiB, 8MiB/s", 24), "训练数据/…: 1GiB, 8MiB/s");
         assert_eq!(in_one_line("a\x1b[2J", "1B, 0B/s", 80), "a\\u{1b}[2J: 1B, 0B/s");
         assert_eq!(in_one_line(&"x".repeat(200), "1B", 0).len(), 204, "of unknown width");
         for columns in 1..40 {
