@@ -176,6 +176,9 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
 
 /// As clap refuses what is missing; at a terminal it is asked for.
 fn nothing_to_make_it_of() -> ! {
-    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks\n";
-    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
+    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks";
+    let mut whole = Cli::command();
+    whole.build();
+    let verb = whole.find_subcommand_mut("new").expect("it is a verb");
+    verb.error(ErrorKind::MissingRequiredArgument, message).exit()
 }

@@ -5,6 +5,8 @@
 mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/terminal.rs"]
+mod terminal;
 
 mod api;
 mod backups;
@@ -15,6 +17,7 @@ mod contracts;
 mod crash;
 mod datasets;
 mod delegation;
+mod desk;
 mod direct;
 mod exec;
 mod full_disk;
@@ -29,6 +32,7 @@ mod kills;
 mod logs;
 mod models;
 mod mount;
+mod moving;
 mod mpi;
 mod network;
 mod older;
@@ -39,6 +43,7 @@ mod python;
 mod queue;
 mod quickstart;
 mod quotas;
+mod refused;
 mod remote;
 mod requirements;
 mod rights;

@@ -40,7 +40,9 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     let mut line = Progress::new(format);
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
-    let mut told = |brought: &Brought| line.set(|| format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
+    let mut told = |brought: &Brought| {
+        line.set(name.as_str(), || format!("{} file(s), {}", brought.files, Bytes(brought.bytes).roughly()));
+    };
     let done = match is_address {
         true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
         false => bring(Path::new(source), &draft, &mut brought, &mut told),
