@@ -48,6 +48,10 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
             vec![format!("cmle-training-workerpool{pool}-{job}-{index}")]
         }
         (Platform::Google, _) => vec![format!("cmle-training-{role}-{job}-{index}")],
+        // The first task of `ps1` is not the eleventh of `ps`.
+        (Platform::Kubeflow, Profile::Swarm) if role.ends_with(|c: char| c.is_ascii_digit()) => {
+            vec![format!("{role}-{index}")]
+        }
         (Platform::Kubeflow, Profile::Swarm) => vec![format!("{role}{index}")],
         (Platform::Kubeflow, _) => vec![format!("{plain}.{space}.svc"), plain],
         (Platform::Mpi, _) => vec![format!("{plain}.{job}.{space}.svc"), plain],
