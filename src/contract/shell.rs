@@ -59,11 +59,11 @@ pub(super) fn last(text: &str) -> Option<(Simple, Last)> {
 
 fn within(text: &str, depth: usize) -> Vec<Vec<String>> {
     let Reader { found, documents, .. } = Reader::read(text);
-    let each = found.into_iter().filter(|command| !command.words.is_empty()).flat_map(|command| {
+    let each = |command: Simple| {
         let document = command.document.and_then(|number| documents.get(number));
         taken_apart(command.words.into_iter().map(|word| word.text).collect(), document, depth)
-    });
-    each.collect()
+    };
+    found.into_iter().filter(|command| !command.words.is_empty()).flat_map(each).collect()
 }
 
 fn taken_apart(mut words: Vec<String>, document: Option<&String>, depth: usize) -> Vec<Vec<String>> {
@@ -128,13 +128,13 @@ impl<'t> Reader<'t> {
                 break;
             }
             self.last = Last::Command;
+            let sign = file.take();
             if self.rest.starts_with('#') {
                 self.rest = self.rest.trim_start_matches(|c| c != '\n');
                 self.last = Last::Comment;
             } else if let Some(sign) = REDIRECTIONS.into_iter().find(|sign| self.take(sign)) {
                 file = Some(sign);
-            } else if file.is_some() && self.depth > 0 && self.take("(") {
-                file = None;
+            } else if sign.is_some() && self.depth > 0 && self.take("(") {
                 self.nested(')');
             } else if self.rest.starts_with(OPERATORS) {
                 let operator = if self.take("||") { '&' } else { self.letter().unwrap_or_default() };
@@ -145,7 +145,6 @@ impl<'t> Reader<'t> {
                     '\n' => self.documents(),
                     _ => {}
                 }
-                file = None;
                 // A line may end behind `&&`.
                 if operator != '\n' || !now.words.is_empty() {
                     self.found.push(std::mem::replace(&mut now, new(operator)));
@@ -153,17 +152,16 @@ impl<'t> Reader<'t> {
             } else {
                 let word = self.word();
                 let is_number = !word.is_quoted && word.text.chars().all(|c| c.is_ascii_digit());
-                match file {
+                match sign {
                     // Nothing but a line that goes on, or the number of a redirection.
-                    _ if is_number && (word.text.is_empty() || self.rest.starts_with(['<', '>'])) => continue,
+                    _ if is_number && (word.text.is_empty() || self.rest.starts_with(['<', '>'])) => file = sign,
                     Some("<<" | "<<-") => {
                         now.document = Some(self.documents.len() + self.due.len());
-                        self.due.push_back((word, file == Some("<<-")));
+                        self.due.push_back((word, sign == Some("<<-")));
                     }
                     Some(_) => {}
                     None => now.words.push(word),
                 }
-                file = None;
             }
         }
         self.found.push(now);
@@ -200,10 +198,7 @@ impl<'t> Reader<'t> {
         let mut word = Word::default();
         let is_end = |c: char| BLANKS.contains(&c) || OPERATORS.contains(&c) || "<>".contains(c);
         while !self.rest.is_empty() && !self.rest.starts_with(is_end) {
-            if self.take("\\\n") {
-                continue;
-            }
-            word.is_quoted |= self.rest.starts_with(['\'', '"', '\\']);
+            word.is_quoted |= self.rest.starts_with(['\'', '"', '\\']) && !self.rest.starts_with("\\\n");
             if self.take("'") {
                 word.text.push_str(self.before('\''));
             } else if self.take("\"") {
@@ -248,10 +243,7 @@ impl<'t> Reader<'t> {
     /// The lines of documents that are due.
     fn documents(&mut self) {
         while let Some((mark, has_tabs)) = self.due.pop_front() {
-            let mut lines = String::new();
-            while let Some(line) = self.line(&mark, has_tabs) {
-                lines.extend([&line, "\n"]);
-            }
+            let lines = std::iter::from_fn(|| self.line(&mark, has_tabs)).map(|line| line + "\n").collect();
             self.documents.push(lines);
             self.last = Last::Document(mark.text);
         }
