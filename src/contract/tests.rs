@@ -71,6 +71,14 @@ fn arguments(seen: &View) -> Vec<String> {
     }
 }
 
+/// What comes out of a descriptor 3 that the text inherits.
+fn told_by_sh(text: &str) -> String {
+    #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
+    let output =
+        std::process::Command::new("/bin/sh").args(["-c", &format!("exec 3>&1 >/dev/null\n{text}")]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap()
+}
+
 const PS: &str = "command = \"python3 train.py\"\nframework = \"tensorflow\"\n[roles.ps]\n[roles.worker]\ncount = 2\n";
 const NODES: &str = "command = \"python3 train.py\"\n[roles.worker]\ncount = 2\n";
 

@@ -7,14 +7,6 @@ use proptest::strategy::BoxedStrategy;
 use super::*;
 use crate::spec::Command;
 
-/// What comes out of a descriptor 3 that the text inherits.
-fn told_by_sh(text: &str) -> String {
-    #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
-    let output =
-        std::process::Command::new("/bin/sh").args(["-c", &format!("exec 3>&1 >/dev/null\n{text}")]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// The commands that a shell runs of `p` and `q`. `p` prints what stands in our words for what runs within them.
 fn run_by_sh(text: &str) -> Vec<Vec<String>> {
     let programs = r#"set -f; X='${X}'
