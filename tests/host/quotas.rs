@@ -334,6 +334,17 @@ fn workspaces_are_shown_to_those_who_may_enter_them() {
     assert_eq!(refused.status.code(), Some(4));
     let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(told(&refused), told(&by_nobody(&["nothing"])).replace("nothing", "closed"), "as if it were not there");
+    // Nor what it keeps and may keep: that of the disk is told of it.
+    let closed = instance.mount().with_file_name("closed");
+    let by = |uid: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", uid, "--regid", uid, "--clear-groups", "stat", "--file-system", "--format=%b"]);
+        let output = command.arg(&closed).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().unwrap()
+    };
+    let disk = Command::new("stat").args(["--file-system", "--format=%b"]).arg(closed.parent().unwrap()).output();
+    let disk: u64 = String::from_utf8_lossy(&disk.unwrap().stdout).trim().parse().unwrap();
+    assert_eq!((by("0") << 12, by("4321")), (1 << 30, disk), "blocks of 4 KiB");
     fs::write(instance.mount().with_file_name("free").join("code/large"), vec![1; 3 << 20]).unwrap();
     let shown = instance.ok(&["workspace", "free"]);
     assert!(shown.contains("large 3MiB"), "{shown}");
