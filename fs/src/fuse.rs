@@ -41,7 +41,6 @@ use fuser::{
 use tracing::{debug, trace_span, warn};
 
 use crate::behind::Told;
-use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
 use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
@@ -53,7 +52,7 @@ pub(crate) use gate::Gate;
 
 use agree::agree;
 use answer::{Cache, GENERATION, Route, refused};
-use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
+use convert::{access, caller, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
 use iomode::{IoMode, IoModes};
@@ -540,7 +539,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let by = Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() };
+        let by = caller(req);
         self.work(ino, move |served| {
             let _span = trace_span!("opendir", ino = ino.0).entered();
             match served.ops.opendir(ino.0, by) {
@@ -622,10 +621,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
         });
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let by = caller(req);
         self.work(ino, move |served| {
             let _span = trace_span!("statfs", ino = ino.0).entered();
-            match served.ops.statfs(ino.0) {
+            match served.ops.statfs(ino.0, by) {
                 Ok((stat, (blocks, free, available))) => reply.statfs(
                     blocks,
                     free,
@@ -643,7 +643,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -651,9 +651,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let uid = req.uid();
         self.work(ino, move |served| {
             let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
-            answer::empty(reply, served.ops.fallocate(fh.0, mode, offset, length));
+            let allocated = served.ops.fallocate(fh.0, mode, offset, length);
+            answer::empty(reply, allocated.and_then(|()| served.written_by(uid, fh)));
         });
     }
 
@@ -758,7 +760,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -769,10 +771,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let uid = req.uid();
         let homes = [self.ops.home(ino_in.0, None), self.ops.home(ino_out.0, None)];
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
-            match served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
+            let copied = served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len);
+            match copied.and_then(|count| served.written_by(uid, fh_out).map(|()| count)) {
                 // At most 1 GiB.
                 Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
                 Err(error) => reply.error(refused(&error)),

@@ -26,7 +26,6 @@ use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
-use crate::config::Paths;
 use crate::ids::{AssetName, Bytes, WorkspaceName};
 use crate::sys::process;
 
@@ -88,16 +87,17 @@ pub enum DatasetVerb {
     },
 }
 
+/// The one that jobs would find; where there is none, where it would be.
 fn dataset_of(root: &Path, home: &Whose, name: &AssetName) -> anyhow::Result<PathBuf> {
-    Ok(datasets(root, home.home())?.join(name.as_str()))
+    let places = home.homes().map(|home| Ok(datasets(root, home)?.join(name.as_str())));
+    let mut places = places.collect::<anyhow::Result<Vec<PathBuf>>>()?;
+    let found = places.iter().position(|place| place.symlink_metadata().is_ok()).unwrap_or(0);
+    Ok(places.swap_remove(found))
 }
 
 /// In the mounted tree.
 fn datasets(root: &Path, home: &str) -> anyhow::Result<PathBuf> {
-    whose::known(root, home)?;
-    let place = Paths::new(root)?.mount_point().join(home).join("datasets");
-    fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
-    Ok(place)
+    whose::place(root, home, "datasets")
 }
 
 pub(super) async fn run(
@@ -122,6 +122,9 @@ pub(super) async fn run(
         DatasetVerb::Rm { datasets, home } => {
             let client = client()?;
             let named = datasets.iter().map(|dataset| match split(dataset)? {
+                (name, Some(version)) if version.as_str() == LATEST => bail!(
+                    "{dataset}: say which version, as in {name}@v1; `latest` leads to another one when that has gone"
+                ),
                 (name, Some(version)) => Ok((name, version)),
                 (name, None) => bail!("{name}: say which version, as in {name}@v1"),
             });

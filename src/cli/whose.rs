@@ -1,8 +1,9 @@
 //! Whose an image or a dataset is.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
 use clap::Args;
 
 use super::complete::Named;
@@ -40,6 +41,12 @@ impl Whose {
         self.shared().unwrap_or(self.workspace.as_str())
     }
 
+    /// Where jobs look for what has that name, in their order; one place alone where that was said.
+    pub(super) fn homes(&self) -> impl Iterator<Item = &str> {
+        let others = if self.shared().is_none() { &SHARED[..] } else { &[] };
+        [self.home()].into_iter().chain(others.iter().copied())
+    }
+
     pub(super) fn of(&self, name: &str) -> NameQuery {
         let kind = self.shared().map(str::to_owned);
         NameQuery { name: name.to_owned(), workspace: Some(self.workspace.to_string()), kind }
@@ -66,6 +73,20 @@ pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     unknown(root, home)?.map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// A part of a workspace, or of what all share, in the mounted tree.
+pub(super) fn place(root: &Path, home: &str, part: &str) -> anyhow::Result<PathBuf> {
+    known(root, home)?;
+    let place = Paths::new(root)?.mount_point().join(home).join(part);
+    match place.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => bail!(
+            "you may not enter workspace {home}: it is open to whom the owner, group and mode of its directory in jobs.d say; \
+             `trainyard workspace` lists those that you may enter"
+        ),
+        looked => looked.with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?,
+    };
+    Ok(place)
 }
 
 /// Says so where there is no such workspace (yet), and no more.

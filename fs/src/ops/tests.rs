@@ -619,11 +619,11 @@ fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() 
     bench.ops.rename((rw, os("f")), (other, os("f")), RenameMode::Replace).unwrap();
     assert!(account.take_wanted_count());
     account.count(|| Ok(4096)).unwrap();
-    let (stat, (blocks, free, available)) = bench.ops.statfs(rw).unwrap();
+    let (stat, (blocks, free, available)) = bench.ops.statfs(rw, ROOT_CALLER).unwrap();
     let in_bytes = |blocks: u64| blocks * stat.fragment_size();
     assert_eq!((in_bytes(blocks), in_bytes(free)), (1 << 20, (1 << 20) - 4096));
     assert!(available <= free);
-    assert!(bench.ops.statfs(other).unwrap().1.0 == stat.blocks());
+    assert!(bench.ops.statfs(other, ROOT_CALLER).unwrap().1.0 == stat.blocks());
 }
 
 #[test]
