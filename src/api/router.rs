@@ -18,8 +18,8 @@ use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, secrets, state,
-    storage, templates, usage,
+    assets, check_there, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi,
+    secrets, state, storage, templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
@@ -256,8 +256,14 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             let wanted: TokenRequest =
                 serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
             let uid = user_of(wanted.user.clone(), &caller).await?;
-            let made = blocking(move || tokens.create(&wanted, uid, &caller)).await?;
-            Ok(json(StatusCode::CREATED, &made))
+            let paths = context.paths.clone();
+            let made = blocking(move || {
+                // What is no name is told when the token is made.
+                let named = wanted.workspaces.iter().flatten().filter_map(|name| name.parse().ok());
+                named.into_iter().try_for_each(|name| check_there(&paths, &name))?;
+                tokens.create(&wanted, uid, &caller)
+            });
+            Ok(json(StatusCode::CREATED, &made.await?))
         }
     }
 }
