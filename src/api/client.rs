@@ -313,11 +313,11 @@ impl Client {
         self.events(&query, |_| false).await
     }
 
-    /// What the daemon would say of a job file.
+    /// What the daemon would say of a job, of which the text is all.
     pub async fn check(&self, key: &JobKey, text: &str) -> Result<Checked, ClientError> {
         let [workspace, job] = [key.workspace.as_str(), key.job.as_str()].map(escape);
         let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
-        let address = format!("/v1/check?workspace={workspace}&job={job}");
+        let address = format!("/v1/check?workspace={workspace}&job={job}&whole=1");
         let response = self.call_with(Method::POST, &address, body).await?;
         Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }

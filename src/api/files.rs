@@ -16,7 +16,7 @@ use super::{jobs, may_submit};
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
-use crate::intake::{Arrival, read_text};
+use crate::intake::{Arrival, read_text, read_whole};
 use crate::reconcile::{Caller, Request};
 use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, ResourceSpecs};
 use crate::store::record::Owner;
@@ -165,19 +165,31 @@ pub(super) fn put(
     }
 }
 
+/// What of a job a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Its file: templates and overrides belong to it.
+    File,
+    /// All that it is made of.
+    Whole,
+}
+
 /// What would be said of a job file, without writing it.
 pub(super) async fn check(
     context: &Context,
     caller: Caller,
     key: JobKey,
-    text: Bytes,
+    (text, part): (Bytes, Part),
 ) -> Result<Vec<Diagnostic>, ApiError> {
     let (paths, specs) = (context.paths.clone(), context.config.now().specs.clone());
     let by = caller.clone();
     let read = blocking(move || {
         let file = path_of(&paths, &key)?;
         let owner = Owner { uid: by.uid, gid: primary_group_of(by.uid) };
-        as_caller(&by, || read_text(&paths.jobs_d(), &file, &key, &text, owner, &specs))
+        as_caller(&by, || match part {
+            Part::File => read_text(&paths.jobs_d(), &file, &key, &text, owner, &specs),
+            Part::Whole => read_whole(&key, &text, owner, &specs),
+        })
     });
     let file = match read.await? {
         Ok(file) => Arc::new(file),

@@ -170,7 +170,8 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
         check_reach(&caller, workspace)?;
         let key = jobs::key(workspace, query.text("job").unwrap_or("job"))?;
         let text = whole(call.request.into_body(), most).await?;
-        let diagnostics = files::check(context, caller, key, text).await?;
+        let part = if query.flag("whole") { files::Part::Whole } else { files::Part::File };
+        let diagnostics = files::check(context, caller, key, (text, part)).await?;
         return ok(&Checked { valid: !diagnostics.iter().any(Diagnostic::is_error), diagnostics });
     }
     let key = jobs::key(call.place(0), call.place(1))?;

@@ -375,7 +375,7 @@ fn what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written
     let said = instance.cli(&["check", &file]);
     let told = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(
-        said.status.code() == Some(1) && told.contains(&format!("{file}: error: ")) && told.contains("of 0.5"),
+        said.status.code() == Some(1) && told.contains(&format!("{file}: the job needs ")) && told.contains("of 0.5"),
         "{told}"
     );
     instance.shutdown();
