@@ -35,6 +35,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod times;
 mod token;
 mod top;
 mod usage;

@@ -3,7 +3,8 @@
 use super::Exit;
 use super::listing::{self, Form};
 use super::output;
-use super::ps::{seconds, shown, when};
+use super::ps::shown;
+use super::times::{seconds, when};
 use crate::api::client::{Client, Follow};
 use crate::api::wire::{EventQuery, EventView, HappeningView};
 use crate::ids::{JobKey, Timestamp};

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::ps::when;
+use super::times::when;
 use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};

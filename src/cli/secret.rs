@@ -47,10 +47,12 @@ pub enum SecretVerb {
 }
 
 impl SecretVerb {
+    /// The workspace that has to be there. What one that has gone has left can be removed.
     pub(super) fn workspace(&self) -> Option<&str> {
         match self {
             Self::Ls { workspace, .. } => workspace.as_ref().map(WorkspaceName::as_str),
-            Self::Set { workspace, .. } | Self::Rm { workspace, .. } => Some(workspace.as_str()),
+            Self::Set { workspace, .. } => Some(workspace.as_str()),
+            Self::Rm { .. } => None,
         }
     }
 }

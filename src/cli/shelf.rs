@@ -75,7 +75,7 @@ impl Shelf {
     }
 
     /// Whose job files lie beside one; what lies elsewhere is like those of the default workspace.
-    fn workspace_of(&self, path: &Path) -> WorkspaceName {
+    pub(super) fn workspace_of(&self, path: &Path) -> WorkspaceName {
         let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
         let below = directory.as_ref().and_then(|directory| directory.strip_prefix(&self.jobs_d).ok());
         let name = below.and_then(|below| below.to_str()?.parse().ok());
