@@ -10,6 +10,7 @@ mod mount;
 mod resources;
 mod storage;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Paths};
+use crate::ids::WorkspaceName;
 use crate::sys::lock::{is_held, pid_in};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -153,13 +155,21 @@ fn config(machine: &Machine) -> Verdict {
     let path = machine.paths.config_file();
     match &machine.wrong {
         Some(error) => failure(
-            error.to_string(),
+            crate::sys::told(error),
             "correct it; until then a daemon that runs goes on with what was in force, and none can be started",
         ),
         None if !machine.config.warnings.is_empty() => {
             let found = format!("{}: {}", path.display(), machine.config.warnings.join("; "));
             warning(found, "write what is meant; the daemon goes by what is said here")
         }
+        None if !without_directory(machine).is_empty() => warning(
+            format!(
+                "{} speaks of workspaces that there are not: {}",
+                path.display(),
+                without_directory(machine).join(", ")
+            ),
+            "write the name that is meant, or make its directory in jobs.d",
+        ),
         None if path.exists() && machine.config.is_blank() => warning(
             format!("{} is empty: everything has its default", path.display()),
             "put back what it said; a daemon that runs goes on with that, and its next start takes the defaults",
@@ -167,6 +177,18 @@ fn config(machine: &Machine) -> Verdict {
         None if path.exists() => ok(format!("{} is right", path.display())),
         None => ok(format!("{} is not there: everything has its default", path.display())),
     }
+}
+
+/// Workspaces of the configuration that have no directory of job files.
+fn without_directory(machine: &Machine) -> Vec<String> {
+    let config = &machine.config;
+    let named: BTreeSet<String> =
+        config.quotas.keys().map(ToString::to_string).chain(config.network.host_workspaces.iter().cloned()).collect();
+    let is_there = |name: &String| {
+        let name: Option<WorkspaceName> = name.parse().ok();
+        name.is_some_and(|name| name == WorkspaceName::default_workspace() || machine.paths.job_files(&name).is_dir())
+    };
+    named.into_iter().filter(|name| !is_there(name)).collect()
 }
 
 fn root(machine: &Machine) -> Verdict {
