@@ -257,7 +257,7 @@ impl<'t> Reader<'t> {
             let next = self.before('\n');
             line.push_str(next);
             let backslashes = next.len() - next.trim_end_matches('\\').len();
-            if mark.is_quoted || backslashes % 2 == 0 {
+            if mark.is_quoted || backslashes.is_multiple_of(2) {
                 return (line.trim_end_matches('\r') != mark.text).then_some(line);
             }
             line.pop();
