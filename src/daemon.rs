@@ -128,6 +128,7 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
     std::mem::forget(take_lock(config)?);
     crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
+    crate::sys::process::have_one_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(2)
