@@ -44,7 +44,7 @@ fn what_people_have_noted_of_a_file_comes_along_and_is_part_of_its_version() {
     let of = |place: &str| labelled(&dataset.join(place));
     assert_eq!(
         ["draft/sub/cat", "draft/sub", "draft/again"].map(of),
-        ["cat", "animals", "cat"].map(|it| Some(it.into()))
+        ["cat", "animals", "cat"].map(|it| Some(it.to_owned()))
     );
     assert_eq!(fs::metadata(dataset.join("draft/again")).unwrap().nlink(), 1);
     instance.ok(&["dataset", "publish", "d", "v1"]);
@@ -63,8 +63,8 @@ fn what_people_have_noted_of_a_file_comes_along_and_is_part_of_its_version() {
 
 /// `user::rw-,user:12001:r--,group::r--,mask::r--,other::---`, as the kernel has it.
 fn access_list() -> Vec<u8> {
-    let entries = [(1u16, 6u16, u32::MAX), (2, 4, 12_001), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
-    let mut list = 2u32.to_le_bytes().to_vec();
+    let entries = [(1_u16, 6_u16, u32::MAX), (2, 4, 12_001), (4, 4, u32::MAX), (16, 4, u32::MAX), (32, 0, u32::MAX)];
+    let mut list = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, id) in entries {
         list.extend([tag.to_le_bytes(), rights.to_le_bytes()].concat());
         list.extend(id.to_le_bytes());
