@@ -37,7 +37,7 @@ use crate::config::{AlertConfig, Config, InForce, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
-use crate::ids::{AssetName, JobKey, TaskId, Timestamp, WorkspaceName};
+use crate::ids::{AssetName, HomeName, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
@@ -142,6 +142,11 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
     served
 }
 
+/// Where it has a quota, a new directory is made so that the kernel can hold it.
+fn prepare(config: &Config, home: &HomeName) -> io::Result<()> {
+    config.storage_of(home).map_or(Ok(()), |_| enforced::prepare(&config.paths.home(home)))
+}
+
 fn make_directories(config: &Config) -> Result<(), DaemonError> {
     let paths = &config.paths;
     // Who may look into workspaces does so through the mount.
@@ -152,9 +157,12 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
-        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| enforced::prepare(&paths.workspace(&workspace)));
+        let kept = prepare(config, &HomeName::from(&workspace));
         let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
         made.map_err(|source| DaemonError::Directory { path, source })?;
+    }
+    for shared in assets::SHARED.into_iter().filter_map(|shared| shared.parse::<HomeName>().ok()) {
+        prepare(config, &shared).map_err(|source| DaemonError::Directory { path: paths.home(&shared), source })?;
     }
     let path = paths.workspaces();
     assets::make_shared(&path).map_err(|source| DaemonError::Directory { path, source })?;
@@ -497,7 +505,7 @@ fn watch_files<S: Store>(
 
 /// A workspace is open to those who may go to its job files.
 fn open(paths: &Paths, storage: &Storage, workspace: &WorkspaceName) -> bool {
-    let made = storage.prepare_home(paths, workspace);
+    let made = storage.prepare_home(paths, &HomeName::from(workspace));
     let made = made.and_then(|()| assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)));
     storage.workspaces_may_have_come();
     let failed = |error: &io::Error| {

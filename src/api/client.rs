@@ -27,7 +27,7 @@ use super::wire::{
     Done, EventQuery, EventView, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView,
     ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, Page, escape,
 };
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{HomeName, JobKey};
 use crate::images::Pruned;
 use crate::report::{DrainReport, JobReport};
 use crate::status::StopHow;
@@ -209,7 +209,7 @@ impl Client {
         self.all("workspaces", "").await
     }
 
-    pub async fn workspace(&self, name: &WorkspaceName) -> Result<WorkspaceDetail, ClientError> {
+    pub async fn workspace(&self, name: &HomeName) -> Result<WorkspaceDetail, ClientError> {
         self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
     }
 

@@ -9,7 +9,7 @@ use super::complete::Named;
 use super::listing::{Listed, Watch};
 use super::output;
 use super::{dataset, generate, image, model, ps, secret, spec, template, token};
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{HomeName, JobKey};
 
 /// Longer lines are hard to read, however wide a terminal is.
 const WIDEST_HELP: usize = 100;
@@ -386,7 +386,7 @@ pub enum Verb {
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
         #[arg(add = Named::Workspaces.completer())]
-        name: Option<WorkspaceName>,
+        name: Option<HomeName>,
         #[command(flatten)]
         listed: Listed,
     },

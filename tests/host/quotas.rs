@@ -304,6 +304,39 @@ fn what_jobs_write_counts_and_the_next_run_waits_for_room() {
 }
 
 #[test]
+fn what_all_workspaces_see_has_a_quota_of_its_own() {
+    let test = "what_all_workspaces_see_has_a_quota_of_its_own";
+    let storage = |bytes: &str| {
+        format!("[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\npublic_storage = \"{bytes}\"\n")
+    };
+    let Some(instance) = Instance::start(test, &storage("8MiB")) else { return };
+    let public = instance.mount().with_file_name("public");
+    wait_for("the quota", || Some(df(&public)).filter(|(size, ..)| *size == 8 * MIB));
+    assert!(df(&instance.mount()).0 > 8 * MIB && df(&public.with_file_name("preset")).0 > 8 * MIB);
+    let draft = public.join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    fs::write(draft.join("half"), vec![1; 4 << 20]).unwrap();
+    for place in [draft.join("more"), public.join("code/more")] {
+        assert_eq!(errno(fs::write(&place, vec![1; 6 << 20])), FULL, "{}", place.display());
+        fs::remove_file(place).unwrap();
+    }
+    let listed = || -> Option<(u64, u64)> {
+        let all: Vec<Value> = serde_json::from_str(&instance.ok(&["workspace", "--json"])).unwrap();
+        let public = all.into_iter().find(|view| view["workspace"] == "public")?;
+        Some((public["used"].as_u64()?, public["quota"].as_u64()?))
+    };
+    wait_for("it to be told", || listed().filter(|told| is_near(told.0, 4 * MIB, 8 * MIB) && told.1 == 8 * MIB));
+    let detail = instance.ok(&["workspace", "public"]);
+    assert!(detail.contains("datasets") && !detail.contains("models"), "{detail}");
+    // By anybody, into another one's as well; and no workspace is held up.
+    assert_eq!(instance.run_job("runs", "command = \"true\"")["state"], "succeeded");
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), storage("16MiB")).unwrap();
+    wait_for("more room", || Some(df(&public)).filter(|(size, ..)| *size == 16 * MIB));
+    fs::write(draft.join("more"), vec![1; 6 << 20]).unwrap();
+    instance.shutdown();
+}
+
+#[test]
 fn workspaces_are_shown_to_those_who_may_enter_them() {
     let test = "workspaces_are_shown_to_those_who_may_enter_them";
     let storage = "[limits]\ncpu = 16\nworkspace_storage = \"1GiB\"\n[workspaces.free]\nstorage = \"unlimited\"";
