@@ -303,13 +303,15 @@ fn what_jobs_write_counts_and_the_next_run_waits_for_room() {
     instance.shutdown();
 }
 
+/// The appliance's file with a quota for `public/`.
+fn public_storage(bytes: &str) -> String {
+    config("").replacen("[limits]", &format!("[limits]\npublic_storage = \"{bytes}\""), 1)
+}
+
 #[test]
 fn what_all_workspaces_see_has_a_quota_of_its_own() {
     let test = "what_all_workspaces_see_has_a_quota_of_its_own";
-    let storage = |bytes: &str| {
-        format!("[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\npublic_storage = \"{bytes}\"\n")
-    };
-    let Some(instance) = Instance::start(test, &storage("8MiB")) else { return };
+    let Some(instance) = Instance::start(test, &public_storage("8MiB")) else { return };
     let public = instance.mount().with_file_name("public");
     wait_for("the quota", || Some(df(&public)).filter(|(size, ..)| *size == 8 * MIB));
     assert!(df(&instance.mount()).0 > 8 * MIB && df(&public.with_file_name("preset")).0 > 8 * MIB);
@@ -330,7 +332,7 @@ fn what_all_workspaces_see_has_a_quota_of_its_own() {
     assert!(detail.contains("datasets") && !detail.contains("models"), "{detail}");
     // By anybody, into another one's as well; and no workspace is held up.
     assert_eq!(instance.run_job("runs", "command = \"true\"")["state"], "succeeded");
-    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), storage("16MiB")).unwrap();
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), public_storage("16MiB")).unwrap();
     wait_for("more room", || Some(df(&public)).filter(|(size, ..)| *size == 16 * MIB));
     fs::write(draft.join("more"), vec![1; 6 << 20]).unwrap();
     instance.shutdown();
@@ -501,6 +503,23 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));
     fs::write(mount.join("code/more"), vec![1; 100 << 20]).unwrap();
+    instance.shutdown();
+}
+
+#[test]
+fn btrfs_holds_what_all_workspaces_see_to_its_quota() {
+    let test = "btrfs_holds_what_all_workspaces_see_to_its_quota";
+    let Some(disk) = Disk::btrfs(test) else { return };
+    let Some(mut instance) = Instance::prepare_in(test, &public_storage("8MiB"), &disk.top()) else { return };
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let public = instance.mount().with_file_name("public");
+    wait_for("the quota", || (try_df(&public)?.0 == 8 * MIB).then_some(()));
+    let all: Vec<Value> = serde_json::from_str(&instance.ok(&["workspace", "--json"])).unwrap();
+    assert!(all.iter().any(|view| view["workspace"] == "public" && view["held"] == "btrfs"), "{all:?}");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&public), mode(&public.join("code"))), (0o755, 0o1777));
+    assert_eq!(errno(fs::write(public.join("code/more"), vec![1; 12 << 20])), FULL);
     instance.shutdown();
 }
 
