@@ -390,6 +390,7 @@ class WorkspaceView(TypedDict):
     #: Bytes that it keeps; not counted for a workspace without a quota.
     used: Optional[int]
     waiting: int
+    #: Or `preset` or `public`, which all see, where these have a quota.
     workspace: str
 
 
@@ -431,6 +432,7 @@ class WorkspaceDetail(TypedDict):
     #: Bytes that it keeps; not counted for a workspace without a quota.
     used: Optional[int]
     waiting: int
+    #: Or `preset` or `public`, which all see, where these have a quota.
     workspace: str
 
 
