@@ -46,6 +46,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
+        let jobs = self.under_known_names(key, jobs);
         let is_taken = |swept: &&Swept| {
             self.jobs.get(&swept.key).is_some_and(|job| is_present(job) && job.sweep(&swept.key).as_ref() != Some(key))
         };
@@ -58,6 +59,23 @@ impl<S: Store> Reconciler<S> {
         self.sweep_shrinks(key, &jobs.iter().map(|swept| swept.key.clone()).collect());
         jobs.into_iter().for_each(|swept| self.accepted(&swept.key, swept.source, swept.spec));
         self.tell_those_awaiting(key);
+    }
+
+    /// A job keeps the name that an earlier version has given it, while its values are in the file: under another one it would be
+    /// stopped and run again.
+    fn under_known_names(&self, key: &JobKey, mut jobs: Vec<Swept>) -> Vec<Swept> {
+        let made: BTreeSet<JobKey> = jobs.iter().map(|swept| swept.key.clone()).collect();
+        let values =
+            |key: &JobKey| self.jobs.get(key)?.record.source.as_ref()?.sweep.as_ref().map(|sweep| &sweep.values);
+        let mut gone: Vec<JobKey> = self.jobs_of_sweep(key).filter(|known| !made.contains(known)).collect();
+        for swept in jobs.iter_mut().filter(|swept| !self.jobs.get(&swept.key).is_some_and(is_present)) {
+            let own = swept.source.sweep.as_ref().map(|sweep| &sweep.values);
+            let known = gone.iter().position(|known| own.is_some() && values(known) == own);
+            if let Some(known) = known {
+                swept.key = gone.swap_remove(known);
+            }
+        }
+        jobs
     }
 
     /// The jobs that the file does not make any more.
