@@ -39,11 +39,6 @@ impl<S: Store> Reconciler<S> {
         if let Some(reason) = self.never_fits(&spec, &key.workspace) {
             return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
         }
-        let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
-        if spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep)) {
-            let message = "`after` names the job itself, which could never start".to_owned();
-            return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), message)]);
-        }
         let job = self.job_entry(key);
         if job.record.source.is_none() {
             job.record.rerun_number = spec.rerun;
