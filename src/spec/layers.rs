@@ -276,7 +276,7 @@ impl Stack {
     /// Whether a job waits for itself: for one of `names`, its own and that of its file, which may be a sweep's.
     pub fn awaits_itself(&self, names: &[&JobName], spec: &JobSpec) -> Option<Diagnostic> {
         let itself = spec.after.iter().find(|name| names.contains(name))?;
-        let message = format!("`after` names {itself}, the job itself, which could never start; name others");
+        let message = format!("`after` names the job itself ({itself}), which could never start; name others");
         Some(self.finding(Severity::Error, &["after".to_owned()], message))
     }
 

@@ -292,7 +292,7 @@ fn a_job_that_waits_for_itself_is_told_of_at_its_key() {
     let spec = job.expand().spec.unwrap();
     let told = job.awaits_itself(&[&own], &spec).unwrap();
     assert_eq!((told.line, told.column, told.key.as_deref()), (2, 1, Some("after")), "{told}");
-    assert!(told.is_error() && told.message.contains("`after` names j, the job itself"), "{told}");
+    assert!(told.is_error() && told.message.contains("`after` names the job itself (j)"), "{told}");
     assert_eq!(job.awaits_itself(&[&other], &spec), None);
 }
 
