@@ -81,7 +81,7 @@ fn every_error_names_its_place_and_what_to_do() {
         ("roles.w.cpu = 1", "x.toml:1:9: unknown key `roles.w.cpu`; it belongs at `roles.w.resources.cpu`"),
         ("roles.w.resources.mem = 1", "x.toml:1:19: unknown key `roles.w.resources.mem`; did you mean `memory`?"),
         ("services.n.cpu = 1", "x.toml:1:12: unknown key `services.n.cpu`; it belongs at `services.n.resources.cpu`"),
-        ("cmd = \"x\"", "x.toml:1:1: unknown key `cmd`; `trainyard explain` lists all keys"),
+        ("wibble = \"x\"", "x.toml:1:1: unknown key `wibble`; `trainyard explain` lists all keys"),
         (
             "[env]\nbig = 99999999999999999999",
             "x.toml:2:7: `env.big`: the number is too large; in quotes it is a string of any length",
