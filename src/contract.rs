@@ -23,6 +23,7 @@ pub mod requirements;
 mod sagemaker;
 mod servers;
 mod shell;
+pub mod shown;
 mod tione;
 mod topology;
 mod uai;

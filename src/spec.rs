@@ -12,6 +12,7 @@ mod accepted;
 mod check;
 pub mod diagnostic;
 pub mod explain;
+mod foreign;
 pub mod image;
 pub mod job;
 pub mod keys;

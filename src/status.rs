@@ -248,7 +248,7 @@ impl fmt::Display for TaskEnd {
             TaskEnd::FailedToStart { reason } => write!(f, "failed to start: {reason}"),
             TaskEnd::TimedOut { limit_ms } => StopCause::TimedOut { limit_ms: *limit_ms }.fmt(f),
             TaskEnd::Stopped { cause, .. } => cause.fmt(f),
-            TaskEnd::Lost { reason } => write!(f, "lost: {reason}; `retries` in the job file tries again by itself"),
+            TaskEnd::Lost { reason } => write!(f, "lost: {reason}"),
         }
     }
 }
@@ -521,6 +521,10 @@ mod tests {
     fn by_the_book(roles: &[RoleTally]) -> &'static str {
         // 1. A main role: its success ends the job at once. 3. So does a lower bound of successes that is reached.
         for role in roles {
+            // Of one whose first task decides, that task does.
+            if role.main == Main::FirstTask && role.first == Some(FirstEnd::Succeeded) {
+                return "succeeded";
+            }
             let bound = match role.min_succeeded {
                 MinSucceeded::Never => continue,
                 MinSucceeded::All => role.count,
@@ -533,6 +537,9 @@ mod tests {
         }
         // 1. The failure of a main role fails the job; 2. so does a bound of failures that is reached.
         for role in roles {
+            if role.main == Main::FirstTask && role.first == Some(FirstEnd::Failed) {
+                return "failed";
+            }
             let over = role.succeeded + role.failed == role.count;
             let fails = match role.min_failed {
                 Some(bound) => role.failed >= bound,
@@ -559,21 +566,34 @@ mod tests {
             let successes = (1..=count).map(MinSucceeded::Count).chain([MinSucceeded::All, MinSucceeded::Never]);
             for min_succeeded in successes {
                 for min_failed in bounds() {
-                    for (main, serves) in [(Main::No, false), (Main::No, true), (Main::Role, false), (Main::Role, true)]
+                    for (main, serves) in [Main::No, Main::Role, Main::FirstTask]
+                        .into_iter()
+                        .flat_map(|main| [(main, false), (main, true)])
                     {
-                        for succeeded in 0..=count {
-                            for failed in 0..=count - succeeded {
-                                let role = role(name, count);
-                                let tally =
-                                    RoleTally { main, serves, min_failed, min_succeeded, succeeded, failed, ..role };
-                                out.push(tally);
-                            }
-                        }
+                        let policy = RoleTally { main, serves, min_failed, min_succeeded, ..role(name, count) };
+                        out.extend(all_states(&policy));
                     }
                 }
             }
         }
         out
+    }
+
+    /// How many of its tasks may have ended and how; where its first task decides, also how that has.
+    fn all_states(policy: &RoleTally) -> Vec<RoleTally> {
+        let counts = (0..=policy.count)
+            .flat_map(|succeeded| (0..=policy.count - succeeded).map(move |failed| (succeeded, failed)));
+        let states = counts.flat_map(|(succeeded, failed)| {
+            let first = [
+                (succeeded > 0).then_some(Some(FirstEnd::Succeeded)),
+                (failed > 0).then_some(Some(FirstEnd::Failed)),
+                (succeeded + failed < policy.count).then_some(None),
+            ];
+            let first = first.into_iter().flatten().filter(|_| policy.main == Main::FirstTask);
+            let firsts: Vec<_> = first.chain((policy.main != Main::FirstTask).then_some(None)).collect();
+            firsts.into_iter().map(move |first| (succeeded, failed, first))
+        });
+        states.map(|(succeeded, failed, first)| RoleTally { succeeded, failed, first, ..policy.clone() }).collect()
     }
 
     #[track_caller]
@@ -596,7 +616,7 @@ mod tests {
                 assert_as_by_the_book(&[a.clone(), b.clone()]);
             }
         }
-        for a in all_roles("a", 2) {
+        for a in &one {
             for b in &one {
                 for c in &one {
                     assert_as_by_the_book(&[a.clone(), b.clone(), c.clone()]);

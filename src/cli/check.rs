@@ -15,7 +15,6 @@ use crate::contract::advice;
 use crate::ids::{JobKey, JobName};
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
 use crate::spec::sweep::in_each_other_s_way;
-use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
 /// How long a daemon may take to say what it would.
@@ -152,13 +151,17 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<Made>) {
         Some(Err(error)) => vec![Diagnostic::of_file(&file, format!("the file's name cannot name a job: {error}"))],
         None => vec![Diagnostic::of_file(&file, "the name of a job file ends with .toml")],
     };
+    let unoffered = |error: anyhow::Error| Unread::Bad(vec![Diagnostic::of_file(&file, format!("{error:#}"))]);
     let read = if is_template(path) {
-        Reader::Looking.layer(path, None).map(|(layer, _)| Template::read(&layer).err().unwrap_or_default())
+        Reader::Looking.layer(path, None).and_then(|(layer, _)| {
+            let mut stack = Stack::of_template(layer);
+            shelf.offer(&mut stack, path).map_err(unoffered)?;
+            Ok(stack.problems_of_template())
+        })
     } else {
         let name = job.and_then(Result::ok).or_else(|| "job".parse().ok()).expect("a plain word is a name");
         Reader::Looking.stack(path, &shelf.templates_of(path)).and_then(|(mut stack, _)| {
-            let offered = shelf.offer(&mut stack, path);
-            offered.map_err(|error| Unread::Bad(vec![Diagnostic::of_file(&file, format!("{error:#}"))]))?;
+            shelf.offer(&mut stack, path).map_err(unoffered)?;
             let (found, made) = check_stack(&stack, &name);
             jobs = made;
             Ok(found)
@@ -181,6 +184,7 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
         let mut told = expanded.diagnostics;
         if let Some(good) = &expanded.spec {
             told.extend(advice::diagnostics(stack, name, good));
+            told.extend(stack.awaits_itself(&[name, job], good));
         }
         (told, expanded.spec.map(|spec| Made { name: job.clone(), text: expanded.text, spec }))
     };

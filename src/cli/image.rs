@@ -172,25 +172,27 @@ async fn show(client: &Client, query: &NameQuery, format: Format) -> anyhow::Res
     let (image, config) = (&detail.image, &detail.record.config);
     let line =
         |key: &str, value: &str| if value.is_empty() { Ok(()) } else { output::line(&format!("{key:<11} {value}")) };
+    // Whoever made the image wrote it.
+    let told = |key: &str, value: &str| line(key, &output::plain(value));
     line("name", &image.name)?;
     line("kind", &image.kind)?;
     line("workspace", image.workspace.as_deref().unwrap_or_default())?;
     line("digest", &image.digest)?;
     line("size", &Bytes(image.size).to_string())?;
-    line("made", config.created.as_deref().unwrap_or_default())?;
+    told("made", config.created.as_deref().unwrap_or_default())?;
     line("brought", &image.brought)?;
     line("last used", &image.used)?;
-    line("platform", &config.architecture)?;
-    line("runs", &crate::contract::command::display(&config.full_command()))?;
-    line("user", &config.user)?;
-    line("directory", config.working_directory.as_deref().unwrap_or_default())?;
-    line("stops by", config.stop_signal.as_deref().unwrap_or_default())?;
-    line("volumes", &config.volumes.join(" "))?;
+    told("platform", &config.architecture)?;
+    line("runs", &crate::contract::shown::line(&config.full_command()))?;
+    told("user", &config.user)?;
+    told("directory", config.working_directory.as_deref().unwrap_or_default())?;
+    told("stops by", config.stop_signal.as_deref().unwrap_or_default())?;
+    told("volumes", &config.volumes.join(" "))?;
     for (name, value) in &config.env {
-        line("env", &format!("{name}={value}"))?;
+        told("env", &format!("{name}={value}"))?;
     }
     for (name, value) in &config.labels {
-        line("label", &format!("{name}={value}"))?;
+        told("label", &format!("{name}={value}"))?;
     }
     for layer in &detail.record.layers {
         line("layer", &layer.to_string())?;

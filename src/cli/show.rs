@@ -11,7 +11,7 @@ use super::Exit;
 use super::output::{self, Format};
 use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
-use crate::contract::{Sample, Task, command};
+use crate::contract::{Sample, Task, command, shown};
 use crate::ids::JobKey;
 use crate::spec::{
     Command, DesiredState, GpuPart, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Resources,
@@ -186,14 +186,16 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     }
     for mount in &spec.mounts {
         let access = if mount.read_only { ", read-only" } else { "" };
-        let _ = writeln!(out, "# {} of this machine is {}{access}", mount.source.display(), mount.target.display());
+        let told = format!("{} of this machine is {}{access}", mount.source.display(), mount.target.display());
+        let _ = writeln!(out, "# {}", terminal::escape(&told));
     }
     for remote in &spec.remotes {
-        let _ = match remote.sync {
-            None => writeln!(out, "# {} is copied to {} before the start", remote, remote.target.display()),
-            Some(SyncAt::End) => writeln!(out, "# /output is copied to {} at the end", remote),
-            Some(at) => writeln!(out, "# /output is copied to {} every {at} and at the end", remote),
+        let told = match remote.sync {
+            None => format!("{remote} is copied to {} before the start", remote.target.display()),
+            Some(SyncAt::End) => format!("/output is copied to {remote} at the end"),
+            Some(at) => format!("/output is copied to {remote} every {at} and at the end"),
         };
+        let _ = writeln!(out, "# {}", terminal::escape(&told));
     }
     if let Some(scalars) = &spec.scalars {
         for (key, text) in [("log_dir", &scalars.log_dir), ("lines", &scalars.lines)] {
@@ -223,8 +225,7 @@ fn as_text(spec: &JobSpec, sample: &Sample) -> String {
     for role in &spec.roles {
         out.push_str(&role_as_text(role));
         for line in told_once(sample.tasks(spec).filter(|task| task.role.name == role.name)) {
-            let line: Vec<String> = line.split('\n').map(terminal::escape).collect();
-            let _ = writeln!(out, "# {}", line.join("\n# "));
+            let _ = writeln!(out, "# {}", line.replace('\n', "\n# "));
         }
     }
     out
@@ -332,9 +333,9 @@ pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
 fn runs(task: &Task<'_>) -> String {
     let line = command::line(task);
     match (&task.role.image, &task.role.command) {
-        (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => command::display(&line),
+        (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => shown::line(&line),
         (_, Command::Default) if line == ["sleep", "infinity"] => "what the image runs by itself".to_owned(),
-        (_, Command::Default) => format!("what the image runs by itself, then {}", command::display(&line)),
+        (_, Command::Default) => format!("what the image runs by itself, then {}", shown::line(&line)),
     }
 }
 
@@ -467,13 +468,16 @@ mod tests {
         "contract = 'mpi'\nframework = 'mpi'\nroles.worker.count = 1",
     ];
 
+    /// All letters, those more often that a shell or a terminal takes for something.
+    const LETTERS: &str = "([\\t\\n\\r\\x07\\x1b\\x7f\\u{9b} a0'\"$\\\\]|[^\\x00]){0,16}";
+
     proptest::proptest! {
         #![proptest_config(proptest::prelude::ProptestConfig::with_cases(128))]
         /// Whole lines, with arguments, in every way in which a contract writes them.
         #[test]
         fn sh_makes_of_the_line_that_is_shown_what_runs(
-            words in proptest::collection::vec("[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}", 0..4),
-            params in proptest::collection::vec(("[a-zA-Z][a-zA-Z0-9_. '$-]{0,8}", "[^\\x00-\\x09\\x0b-\\x1f\\x7f-\\u{9f}]{0,16}"), 0..4),
+            words in proptest::collection::vec(LETTERS, 0..4),
+            params in proptest::collection::vec(("[a-zA-Z][a-zA-Z0-9_. '$-]{0,8}", LETTERS), 0..4),
             contract in proptest::sample::select(CONTRACTS),
             is_shell in proptest::bool::ANY,
             end in proptest::sample::select(vec!["", "\n", " \\\n", " \\", "  \n\n", " \\\n \\\n"]),
@@ -492,6 +496,9 @@ mod tests {
             let task = Sample::of("j.toml", &spec);
             // What runs without a shell around it is the judge of what the shown line gives.
             let given_itself = given(&command::line(&task.tasks(&spec).next().unwrap()));
+            let told = effective("j.toml", &spec) + &command_lines("j.toml", &spec);
+            let gives_orders = told.contains(|letter: char| letter.is_control() && !"\t\n".contains(letter));
+            proptest::prop_assert!(!gives_orders, "{told:?}");
             let line = line_in(&effective("j.toml", &spec));
             let shown = given(&["/bin/sh".to_owned(), "-c".to_owned(), line]);
             proptest::prop_assert_eq!(&shown, &given_itself, "{}", text);

@@ -128,7 +128,7 @@ fn keys_that_name<'r>(role: &'r Role, store: &ForeignStore) -> Option<Vec<&'r st
         Command::Default => false,
     };
     let in_param = |param: &Param| match param {
-        Param::Value(value) => store.is_in(value),
+        Param::Value(value) | Param::Plain(value) => store.is_in(value),
         Param::List(values) => values.iter().any(|value| store.is_in(value.as_str())),
         Param::Flag => false,
     };

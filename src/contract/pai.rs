@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::command::quote;
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, parameters};
 use crate::spec::{Command, Dataset, Framework, Profile};
@@ -22,7 +23,7 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
 }
 
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
-    let hyperparameters = parameters::compact(&parameters::texts(&task.role.params));
+    let hyperparameters = parameters::compact(&parameters::python_texts(&task.role.params));
     let mut out = vec![SeenFile::new("/ml/input/config/hyperparameters.json", hyperparameters)];
     if let Command::Shell(text) = &task.role.command {
         let launch = "cd /ml/usercode\nexec sh /ml/input/config/execution/command.sh\n";
@@ -48,8 +49,8 @@ fn channel(dataset: &Dataset) -> (String, String) {
 /// Each value is quoted, then the quoted value once more: the command's shell takes one layer away.
 fn user_args(task: &Task<'_>) -> String {
     let words = task.role.params.iter().map(|(key, param)| {
-        let quoted = super::command::quote(&parameters::text(param));
-        format!("--{key} {}", super::command::quote(&quoted))
+        let quoted = quote(&parameters::python_text(param));
+        format!("{} {}", quote(&format!("--{key}")), quote(&quoted))
     });
     super::join(words, " ")
 }
@@ -60,12 +61,12 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         pair("PAI_OUTPUT_MODEL", "/ml/output/model"),
         pair("PAI_OUTPUT_CHECKPOINTS", "/ml/output/checkpoints"),
         pair("PAI_OUTPUT_LOGS", "/ml/output/logs"),
-        pair("PAI_HPS", parameters::compact(&parameters::texts(&task.role.params))),
+        pair("PAI_HPS", parameters::compact(&parameters::python_texts(&task.role.params))),
         pair("PAI_USER_ARGS", user_args(task)),
         pair("PAI_TRAINING_JOB_ID", &task.identity.key.job),
     ];
     for (key, param) in &task.role.params {
-        out.push(pair(format!("PAI_HPS_{}", parameters::variable(key)), parameters::text(param)));
+        out.push(pair(format!("PAI_HPS_{}", parameters::variable(key)), parameters::python_text(param)));
     }
     out.extend(task.spec.datasets.iter().map(channel));
     if task.peers().len() > 1 || task.spec.contract.profile == Profile::Dlc {

@@ -10,7 +10,7 @@ use crate::spec::{ListItem, Param};
 pub fn with_equals(params: &[(String, Param)]) -> Vec<String> {
     let one = |(key, param): &(String, Param)| match param {
         Param::Flag => vec![format!("--{key}")],
-        Param::Value(value) => vec![format!("--{key}={value}")],
+        Param::Value(value) | Param::Plain(value) => vec![format!("--{key}={value}")],
         Param::List(values) => values.iter().map(|value| format!("--{key}={}", value.as_str())).collect(),
     };
     params.iter().flat_map(one).collect()
@@ -23,18 +23,18 @@ pub(super) fn with_spaces(params: &[(String, Param)]) -> Vec<String> {
         match param {
             Param::Flag => vec![name],
             Param::Value(value) if value.is_empty() => vec![name],
-            Param::Value(value) => vec![name, value.clone()],
+            Param::Value(value) | Param::Plain(value) => vec![name, value.clone()],
             Param::List(values) => values.iter().flat_map(|value| [name.clone(), value.as_str().to_owned()]).collect(),
         }
     };
     params.iter().flat_map(one).collect()
 }
 
-/// A value as platforms keep it: text.
+/// A value as text, as the file has it; a list as JSON.
 pub(super) fn text(param: &Param) -> String {
     match param {
         Param::Flag => "true".to_owned(),
-        Param::Value(value) => value.clone(),
+        Param::Value(value) | Param::Plain(value) => value.clone(),
         Param::List(items) => compact(&items.iter().map(item).collect()),
     }
 }
@@ -42,7 +42,35 @@ pub(super) fn text(param: &Param) -> String {
 fn item(item: &ListItem) -> Value {
     match item {
         ListItem::Text(text) => Value::String(text.clone()),
-        ListItem::Plain(text) => serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.clone())),
+        ListItem::Plain(text) => plain(text),
+    }
+}
+
+/// A number, or whether something is so; what JSON has no word for, such as `nan`, as a text.
+fn plain(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+}
+
+/// What the file says, by its type.
+fn value(param: &Param) -> Value {
+    match param {
+        Param::Flag => Value::Bool(true),
+        Param::Value(text) => Value::String(text.clone()),
+        Param::Plain(text) => plain(text),
+        Param::List(items) => items.iter().map(item).collect(),
+    }
+}
+
+/// A value as Python's `str` has it: `True`, `0.0001`, `[1, 'a']`.
+pub(super) fn python_text(param: &Param) -> String {
+    python_str(&value(param))
+}
+
+/// A value as JSON, texts as they are.
+fn json_text(param: &Param) -> String {
+    match value(param) {
+        Value::String(text) => text,
+        other => compact(&other),
     }
 }
 
@@ -91,33 +119,47 @@ pub(super) fn decoded(param: &Param) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// All of them as texts.
+/// All of them as texts, of which `json.loads` makes the values.
 pub(super) fn texts(params: &[(String, Param)]) -> Value {
-    params.iter().map(|(key, param)| (key.clone(), Value::String(text(param)))).collect()
+    params.iter().map(|(key, param)| (key.clone(), Value::String(json_text(param)))).collect()
 }
 
-/// `str()` of Python.
-pub(super) fn python(value: &Value) -> String {
+/// All of them as `str()` of Python has them.
+pub(super) fn python_texts(params: &[(String, Param)]) -> Value {
+    params.iter().map(|(key, param)| (key.clone(), Value::String(python_text(param)))).collect()
+}
+
+/// As Amazon's toolkit makes an argument of it: nothing of `null`, and `key=value` of the entries of an object.
+pub(super) fn of_toolkit(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
-        Value::Bool(true) => "True".to_owned(),
-        Value::Bool(false) => "False".to_owned(),
-        Value::Number(number) => python_number(number),
-        Value::String(text) => text.clone(),
-        Value::Array(items) => {
-            let items: Vec<_> = items.iter().map(python_repr).collect();
-            format!("[{}]", items.join(", "))
-        }
-        Value::Object(entries) => {
-            let entries: Vec<_> = entries.iter().map(|(key, value)| format!("{key}={}", python(value))).collect();
-            entries.join(",")
-        }
+        Value::Object(entries) => join(entries.iter().map(|(key, value)| format!("{key}={}", python_str(value))), ","),
+        other => python_str(other),
     }
 }
 
+/// `str()` of Python.
+pub(super) fn python_str(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => python_repr(other),
+    }
+}
+
+/// `repr()` of Python.
 fn python_repr(value: &Value) -> String {
     match value {
         Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::Number(number) => python_number(number),
+        Value::Array(items) => format!("[{}]", join(items.iter().map(python_repr), ", ")),
+        Value::Object(entries) => {
+            let entry = |(key, value): (&String, &Value)| {
+                format!("{}: {}", python_repr(&Value::from(key.as_str())), python_repr(value))
+            };
+            format!("{{{}}}", join(entries.iter().map(entry), ", "))
+        }
         Value::String(text) => {
             let plain: String = text.chars().map(repr_of_letter).collect();
             match text.contains('\'') && !text.contains('"') {
@@ -125,7 +167,6 @@ fn python_repr(value: &Value) -> String {
                 false => format!("'{}'", plain.replace('\'', r"\'")),
             }
         }
-        other => python(other),
     }
 }
 

@@ -17,7 +17,7 @@ pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
     for (key, value) in hyperparameters(task) {
         // A key of one letter is a short option.
         out.push(if key.chars().count() == 1 { format!("-{key}") } else { format!("--{key}") });
-        out.push(parameters::python(&value));
+        out.push(parameters::of_toolkit(&value));
     }
     out
 }

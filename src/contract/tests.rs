@@ -215,6 +215,15 @@ fn tione_has_two_generations() {
     let old = "contract = \"tione/1\"\nframework = \"tensorflow\"\ncommand = \"python3 train.py\"\n";
     let first = seen(&format!("{old}{params}[roles.worker]\ncount = 2\n"), 0);
     assert_eq!(arguments(&first), ["--z", "1", "--a"]);
+    let words = seen(
+        "contract = \"tione/1\"\ncommand = [\"python3\", \"t.py\"]\n[params]\na = true\nb = false\nlr = 1e-4\nl = [1, \"x\"]\n\
+         j = '{\"x\": [null, true]}'\nn = \"null\"\ntext = \"a b\"\nblank = \" \"\n",
+        0,
+    );
+    // The oracle: `Config.get_args` of ti-containers 1.2.22, by tests/real/tione.py.
+    let told = ["--a", "True", "--b", "False", "--lr", "0.0001", "--l", "[1, 'x']", "--j", "{'x': [None, True]}"];
+    let rest = ["--n", "None", "--text", "a b", "--blank"];
+    assert_eq!(arguments(&words), told.into_iter().chain(rest).collect::<Vec<_>>());
     assert_variables(
         &first,
         &[
@@ -256,6 +265,16 @@ fn pai_tells_by_variables_and_leaves_the_command_alone() {
             ("PAI_OUTPUT_MODEL", "/ml/output/model"),
         ],
     );
+    let typed = seen(
+        "contract = \"pai\"\ncommand = \"x\"\n[params]\na = true\nb = false\nl = [1, \"x\"]\nlr = 1e-4\nv = \"1.10\"\n",
+        0,
+    );
+    // The oracle: `str` of alipai 0.4.13.
+    let texts = r#"{"a":"True","b":"False","l":"[1, 'x']","lr":"0.0001","v":"1.10"}"#;
+    assert_variables(&typed, &[("PAI_HPS", texts), ("PAI_HPS_A", "True"), ("PAI_HPS_LR", "0.0001")]);
+    assert_eq!(file(&typed, "/ml/input/config/hyperparameters.json"), texts);
+    let words = variable(&typed, "PAI_USER_ARGS").unwrap();
+    assert!(words.starts_with("--a True --b False "), "{words}");
     let dlc =
         "contract = \"pai/dlc\"\nframework = \"pytorch\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n[roles.master]\n";
     let worker = seen(dlc, 0);

@@ -14,8 +14,13 @@ fn own(task: &Task<'_>) -> Vec<(String, Param)> {
     task.role.params.iter().filter(|(key, _)| !key.starts_with(RESERVED)).cloned().collect()
 }
 
+/// As its launcher has them: each value is what `json.loads` makes of it, as `str` writes that; a flag alone only where that is blank.
 pub(super) fn arguments(task: &Task<'_>) -> Vec<String> {
-    parameters::with_spaces(&own(task))
+    let one = |(key, param): (String, Param)| {
+        let value = parameters::python_str(&parameters::decoded(&param));
+        [Some(format!("--{key}")), Some(value).filter(|value| !value.trim().is_empty())]
+    };
+    own(task).into_iter().flat_map(one).flatten().collect()
 }
 
 fn hosts(task: &Task<'_>) -> Vec<String> {

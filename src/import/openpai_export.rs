@@ -375,6 +375,7 @@ fn params(params: &[(String, Param)]) -> String {
     let value = |param: &Param| match param {
         Param::Flag => "true".to_owned(),
         Param::Value(value) => toml::Value::String(value.clone()).to_string(),
+        Param::Plain(value) => value.clone(),
         Param::List(items) => {
             let items = items.iter().map(|item| match item {
                 ListItem::Text(text) => toml::Value::String(text.clone()).to_string(),

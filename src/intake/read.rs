@@ -10,8 +10,7 @@ use super::{Arrival, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
 use crate::spec::sweep::{Combination, in_each_other_s_way};
-use crate::spec::template::Template;
-use crate::spec::{Diagnostic, JobSpec, Layer, ResourceSpecs, Stack};
+use crate::spec::{Diagnostic, JobSpec, Layer, Offer, ResourceSpecs, Stack};
 use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
 
 /// What editors and packagers leave beside the files that count.
@@ -87,7 +86,7 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
         Err(wrong) => return Look::Arrived(stray(path, file, &wrong)),
     };
     if name.ends_with(TEMPLATE_SUFFIX) {
-        return read_template(root, path, file);
+        return read_template(root, path, file, specs.of(&key.workspace));
     }
     if is_mask(path) {
         return Look::Arrived(Arrival::Removed { key });
@@ -101,9 +100,13 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
 }
 
 /// A template runs nothing; what is wrong with it is told of the file.
-fn read_template(root: &Path, path: &Path, file: String) -> Look {
+fn read_template(root: &Path, path: &Path, file: String, specs: Offer) -> Look {
     let diagnostics = match (Reader::Watching { jobs_d: root }).layer(path, None) {
-        Ok((layer, _)) => Template::read(&layer).err().unwrap_or_default(),
+        Ok((layer, _)) => {
+            let mut stack = Stack::of_template(layer);
+            stack.specs = specs;
+            stack.problems_of_template()
+        }
         Err(Unread::Missing) => Vec::new(),
         Err(Unread::Unfinished) => return Look::Unfinished,
         Err(Unread::Bad(diagnostics)) => diagnostics,
@@ -188,11 +191,11 @@ fn templates_of(root: &Path, key: &JobKey) -> [PathBuf; 2] {
 fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
     stack.specs = specs.of(&key.workspace);
     let Some(combinations) = stack.combinations(&key.job).map_err(Unread::Bad)? else {
-        let (source, spec) = accept(&stack, &key.job, owner)?;
+        let (source, spec) = accept(&stack, &key.job, &key.job, owner)?;
         return Ok(Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) });
     };
     let job = |combination: Combination| {
-        let (mut source, spec) = accept(&stack.with(&combination), &key.job, owner)?;
+        let (mut source, spec) = accept(&stack.with(&combination), &key.job, &combination.name, owner)?;
         source.sweep = Some(SweepRecord { of: key.job.clone(), values: combination.values });
         Ok(Swept { key: JobKey::new(key.workspace.clone(), combination.name), source, spec })
     };
@@ -204,12 +207,13 @@ fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) 
     }
 }
 
-/// `job` is the name of the file.
-fn accept(stack: &Stack, job: &JobName, owner: Owner) -> Result<(SourceRecord, JobSpec), Unread> {
+/// `file` is the name of the file, `job` that of the job, which a sweep has made of it.
+fn accept(stack: &Stack, file: &JobName, job: &JobName, owner: Owner) -> Result<(SourceRecord, JobSpec), Unread> {
     let expanded = stack.expand();
     let Some(spec) = expanded.spec else { return Err(Unread::Bad(expanded.diagnostics)) };
     let mut told = expanded.diagnostics;
-    told.extend(advice::diagnostics(stack, job, &spec));
+    told.extend(advice::diagnostics(stack, file, &spec));
+    told.extend(stack.awaits_itself(&[file, job], &spec));
     if told.iter().any(Diagnostic::is_error) {
         return Err(Unread::Bad(told));
     }

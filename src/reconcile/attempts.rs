@@ -75,8 +75,8 @@ impl<S: Store> Reconciler<S> {
         let number = attempt.number;
         attempt.ended = Some(now);
         self.conclude_attempt(key);
-        let left = self.jobs.get(key).and_then(Job::open_run).map_or(0, world::Run::attempts_left);
-        self.note(key, format!("attempt {number} failed: {reason}; {left} more attempt(s) allowed"));
+        let left = self.jobs.get(key).and_then(Job::open_run).map(world::Run::told_left).unwrap_or_default();
+        self.note(key, format!("attempt {number} failed: {reason}; {left}"));
         self.settle(key);
     }
 

@@ -34,7 +34,7 @@ impl<S: Store> Reconciler<S> {
         if self.is_in_force(key, &source) {
             return;
         }
-        if let Some(reason) = self.why_never(key, &source, &spec) {
+        if let Some(reason) = self.why_never(key, &spec) {
             return self.refused(key, vec![reason]);
         }
         let job = self.job_entry(key);
@@ -68,17 +68,14 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Why a job whose file is one by itself could never start here.
-    fn why_never(&self, key: &JobKey, source: &SourceRecord, spec: &JobSpec) -> Option<Diagnostic> {
-        let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
-        let awaits_itself = spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep));
-        let itself = || awaits_itself.then(|| "`after` names the job itself, which could never start".to_owned());
-        let reason = self.never_fits(spec, &key.workspace).or_else(itself)?;
+    fn why_never(&self, key: &JobKey, spec: &JobSpec) -> Option<Diagnostic> {
+        let reason = self.never_fits(spec, &key.workspace)?;
         Some(Diagnostic::of_file(&format!("{}.toml", key.job), reason))
     }
 
     /// Why it would be refused if it came now.
     pub(super) fn why_refused(&self, key: &JobKey, source: &SourceRecord, spec: &JobSpec) -> Option<Diagnostic> {
-        if self.is_in_force(key, source) { None } else { self.why_never(key, source, spec) }
+        if self.is_in_force(key, source) { None } else { self.why_never(key, spec) }
     }
 
     fn tell_of_edit(&mut self, key: &JobKey) {

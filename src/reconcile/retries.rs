@@ -70,9 +70,39 @@ impl Run {
             return on_gpu_failure == OnGpuFailure::Retry;
         }
         let kind = failure_kind(&self.spec, attempt);
+        self.spec.retry.on.contains(&kind) && (kind != RetryOn::Lost || self.lost() <= LOST_MAX)
+    }
+
+    /// How many of its attempts were lost.
+    fn lost(&self) -> usize {
         let is_lost = |attempt: &&AttemptRecord| failure_kind(&self.spec, attempt) == RetryOn::Lost;
-        let lost = self.record.attempts.iter().filter(is_lost).count();
-        self.spec.retry.on.contains(&kind) && (kind != RetryOn::Lost || lost <= LOST_MAX)
+        self.record.attempts.iter().filter(is_lost).count()
+    }
+
+    /// What has made the attempt fail, if something has; of a loss also what keeps it from being tried again.
+    pub(super) fn first_failure(&self, attempt: &AttemptRecord) -> Option<String> {
+        let (task, end) = earliest_failure(&self.spec, attempt)?;
+        let is_lost = kind_of(&end.end) == RetryOn::Lost;
+        let then = match is_lost && self.spec.retry.on.contains(&RetryOn::Lost) {
+            true if self.spec.retries == 0 => "; `retries` in the job file tries again by itself".to_owned(),
+            true if self.lost() > LOST_MAX && self.attempts_left() > 0 => {
+                format!(
+                    "; {LOST_MAX} attempts of this run were lost before it, so no more are made: `trainyard rerun` makes a new run"
+                )
+            }
+            _ => String::new(),
+        };
+        Some(format!("{} {end}{then}", task.name()))
+    }
+
+    /// How many attempts may follow the last one, which has failed.
+    pub(super) fn told_left(&self) -> String {
+        let left = format!("{} more attempt(s) allowed", self.attempts_left());
+        let last = self.record.attempts.last();
+        match last.is_some_and(|attempt| failure_kind(&self.spec, attempt) == RetryOn::Lost) {
+            true => format!("{left}, of which {} may be lost and be tried again", LOST_MAX.saturating_sub(self.lost())),
+            false => left,
+        }
     }
 }
 

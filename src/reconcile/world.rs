@@ -271,7 +271,7 @@ impl Job {
             block: attempt.block,
             ports: run.spec.fixed_ports(),
             tallies: tallies(&run.spec, attempt),
-            first_failure: first_failure(&run.spec, attempt),
+            first_failure: run.first_failure(attempt),
             all_ended: attempt.tasks.iter().all(|task| task.phase.end().is_some()),
             held_since: attempt.created,
             running_since: attempt.running_since,
@@ -377,10 +377,6 @@ pub(super) fn tallies(spec: &JobSpec, attempt: &AttemptRecord) -> Vec<RoleTally>
 }
 
 /// The earliest failure is the cause, of those that count; later ones are often its consequence.
-fn first_failure(spec: &JobSpec, attempt: &AttemptRecord) -> Option<String> {
-    earliest_failure(spec, attempt).map(|(task, end)| format!("{} {}", task.name(), end))
-}
-
 pub(super) fn earliest_failure<'a>(
     spec: &JobSpec,
     attempt: &'a AttemptRecord,

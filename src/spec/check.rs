@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::diagnostic::{self, Diagnostic, Source};
+use super::foreign::{self, Meant};
 use super::keys::{self, Key, Kind, Support};
 use super::near::nearest;
 use super::reader::EXEC_STRING_MAX;
@@ -225,6 +226,9 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
     if name.len() > SUGGESTED_MAX {
         return "; `trainyard explain` lists all keys".to_owned();
     }
+    if let Some(told) = foreign::meant(name).and_then(|meant| in_our_words(meant, parent, language)) {
+        return told;
+    }
     if let Some(key) = nearest(name, language.children(&parent.pattern)) {
         return format!("; did you mean `{key}`?");
     }
@@ -236,6 +240,21 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
             _ => "; `trainyard explain` lists all keys".to_owned(),
         },
     }
+}
+
+/// What a word of another system means at this place: below it or in it, or else at the root.
+fn in_our_words(meant: Meant, parent: &Place, language: Language<'_>) -> Option<String> {
+    let path = match meant {
+        Meant::Key(path) => path,
+        Meant::Said(what) => return parent.pattern.is_empty().then(|| format!("; {what}")),
+    };
+    let last = path.rsplit('.').next().unwrap_or(path);
+    let is_here = |path: &&str| language.find(&parent.child("", path).pattern).is_some();
+    Some(match [last, path].into_iter().find(is_here) {
+        Some(key) if key == last => format!("; did you mean `{key}`?"),
+        Some(key) => format!("; it belongs at `{}`", parent.child(key, key).written.replace('*', "NAME")),
+        None => format!("; it belongs at `{}`", path.replace('*', "NAME")),
+    })
 }
 
 /// Where there is a key of this name: below the same place or else anywhere.

@@ -438,7 +438,10 @@ pub enum Main {
 pub enum Param {
     /// `true` alone.
     Flag,
+    /// A text.
     Value(String),
+    /// A number or `false`, as it is written: platforms that make JSON or Python of it tell it from a text.
+    Plain(String),
     /// Once for each.
     List(Vec<ListItem>),
 }

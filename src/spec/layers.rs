@@ -15,7 +15,7 @@ use super::job::JobSpec;
 use super::near::nearest;
 use super::resource_specs::{self, Filled, Offer};
 use super::sweep::{self, Combination};
-use super::template::{Given, Template, error, too_large};
+use super::template::{Given, Param, Template, error, too_large};
 use super::tree::{self, Entry, Origin, take};
 use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
 use crate::ids::JobName;
@@ -115,6 +115,27 @@ impl Stack {
             specs: Offer::new(),
             combination: None,
         }
+    }
+
+    /// A job that says nothing but what template it is made of.
+    pub fn of_template(template: Layer) -> Self {
+        let job = Layer::new(&template.file, "template = \"of-itself\"");
+        Self { template: Some(template), ..Self::of(job) }
+    }
+
+    /// What is wrong with its template and, where each parameter has a default, with the job that these make.
+    pub fn problems_of_template(&self) -> Vec<Diagnostic> {
+        match self.template.as_ref().map(Template::read) {
+            Some(Ok(template)) if template.params.iter().all(Param::has_default) => {}
+            Some(Err(found)) => return found,
+            Some(Ok(_)) | None => return Vec::new(),
+        }
+        let found = self.expand().diagnostics.into_iter().filter(Diagnostic::is_error);
+        let told = |found: Diagnostic| Diagnostic {
+            message: format!("as a job of the template's defaults: {}", found.message),
+            ..found
+        };
+        found.map(told).collect()
     }
 
     /// The name of the template that the job lies on top of.
@@ -250,6 +271,13 @@ impl Stack {
             tree::overlay(&mut own, tree::read(&layer.text, number).unwrap_or_default());
         }
         Ok(own)
+    }
+
+    /// Whether a job waits for itself: for one of `names`, its own and that of its file, which may be a sweep's.
+    pub fn awaits_itself(&self, names: &[&JobName], spec: &JobSpec) -> Option<Diagnostic> {
+        let itself = spec.after.iter().find(|name| names.contains(name))?;
+        let message = format!("`after` names the job itself ({itself}), which could never start; name others");
+        Some(self.finding(Severity::Error, &["after".to_owned()], message))
     }
 
     /// What is found of the job that the files come to, told where they have the key `path`, or the innermost part of it.

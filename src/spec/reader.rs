@@ -327,11 +327,12 @@ impl Reader<'_> {
                 let param = match value.get_ref() {
                     toml::Value::Array(items) => Param::List(items.iter().map(list_item).collect()),
                     toml::Value::Boolean(true) => Param::Flag,
-                    other => Param::Value(self.as_written(other, value.span())),
+                    toml::Value::String(text) => Param::Value(text.clone()),
+                    other => Param::Plain(self.as_written(other, value.span())),
                 };
                 let longest = match &param {
                     Param::Flag => 0,
-                    Param::Value(text) => text.len(),
+                    Param::Value(text) | Param::Plain(text) => text.len(),
                     Param::List(items) => items.iter().map(|item| item.as_str().len()).max().unwrap_or(0),
                 };
                 let what = format!("the argument --{}", key.get_ref());

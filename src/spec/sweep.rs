@@ -3,7 +3,7 @@
 //! A combination is one more file on top of the others: it is checked, merged and told of as an override is. Its name
 //! is made of its values, so that a file that gets more of them only adds jobs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sha2::{Digest, Sha256};
 
@@ -13,12 +13,15 @@ use super::keys;
 use super::layers::Layer;
 use super::template::error;
 use super::tree::{Entry, Node, Origin, Value, written};
-use crate::ids::JobName;
+use crate::ids::{JobName, NameError};
 
 /// Most jobs of a sweep.
 pub const SWEEP_MAX: usize = 256;
 /// Between the name of a sweep and the values of one of its jobs.
 pub const SEPARATOR: char = '~';
+const BETWEEN: &str = "~";
+/// Of the hash behind values that are not as they were written.
+const DIGITS: usize = 6;
 /// Keys that say which jobs there are, so that no job can have its own.
 const NOT_SWEPT: [&str; 2] = ["sweep", "template"];
 
@@ -146,8 +149,10 @@ impl<'e> Reader<'e, '_> {
     }
 }
 
+/// Also of numbers and texts that tasks are told alike, such as `1` and `"1"`.
 fn same(one: &Node, other: &Node) -> bool {
-    written(one) == written(other)
+    let are_scalars = one.scalar().is_some() && other.scalar().is_some();
+    written(one) == written(other) || are_scalars && shown(one) == shown(other)
 }
 
 /// As it stands in a command line; lists by commas.
@@ -191,23 +196,33 @@ fn key(path: &[String]) -> String {
     path.iter().map(part).collect::<Vec<_>>().join(".")
 }
 
-/// `JOB~0.1~64`. Where values do not make a name, or not one of its own, a hash of them does.
+/// `JOB~0.1~64`, by its own values alone: what else is in the lists gives no job another name.
 fn names(job: &JobName, chosen: &[Vec<&Node>]) -> Result<Vec<JobName>, String> {
-    let readable: Vec<String> = chosen.iter().map(|values| format!("{job}{SEPARATOR}{}", words(values))).collect();
-    let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
-    readable.iter().for_each(|name| *uses.entry(name).or_default() += 1);
-    let name = |(name, values): (&String, &Vec<&Node>)| {
-        let is_own = uses.get(name.as_str()) == Some(&1);
-        let readable = name.parse().ok().filter(|_| is_own);
-        readable.map_or_else(|| format!("{job}{SEPARATOR}{}", hash(values)).parse(), Ok)
-    };
-    let names: Result<Vec<JobName>, _> = readable.iter().zip(chosen).map(name).collect();
-    names.map_err(|error| format!("the name of this file leaves no room for the jobs of a sweep: {error}"))
+    let names: Result<Vec<JobName>, _> = chosen.iter().map(|values| name(job, values)).collect();
+    let names =
+        names.map_err(|error| format!("the name of this file leaves no room for the jobs of a sweep: {error}"))?;
+    let mut taken = BTreeSet::new();
+    let twice = names.iter().find(|name| !taken.insert(*name)).map(ToString::to_string);
+    match twice {
+        Some(name) => {
+            Err(format!("`sweep`: two of its jobs would be called {name}; write one of their values otherwise"))
+        }
+        None => Ok(names),
+    }
+}
+
+/// Values of which a letter was replaced have digits of a hash behind them; those that are too long, all of it in their place.
+fn name(job: &JobName, values: &[&Node]) -> Result<JobName, NameError> {
+    let (words, hash) = (words(values), hash(values));
+    let is_whole = words == values.iter().map(|node| shown(node)).collect::<Vec<_>>().join(BETWEEN);
+    let digits = hash.get(..DIGITS).filter(|_| !is_whole).map(|digits| format!("-{digits}")).unwrap_or_default();
+    let readable: Result<JobName, NameError> = format!("{job}{BETWEEN}{words}{digits}").parse();
+    readable.or_else(|_| format!("{job}{BETWEEN}{hash}").parse())
 }
 
 fn words(values: &[&Node]) -> String {
     let word = |node: &&Node| shown(node).replace(|c: char| !c.is_alphanumeric() && !"-_.".contains(c), "-");
-    values.iter().map(word).collect::<Vec<_>>().join(&SEPARATOR.to_string())
+    values.iter().map(word).collect::<Vec<_>>().join(BETWEEN)
 }
 
 fn hash(values: &[&Node]) -> String {

@@ -105,6 +105,10 @@ impl Param {
             .join(", ")
     }
 
+    pub(super) fn has_default(&self) -> bool {
+        self.default.is_some()
+    }
+
     /// Why this cannot be its value, if it cannot.
     fn problem(&self, value: &Scalar) -> Option<String> {
         let amount = match measure(self.kind, value) {
@@ -175,6 +179,7 @@ impl Template {
         let names: Vec<String> =
             declared.map_or(&[][..], |params| params.node.entries()).iter().map(|param| param.name.clone()).collect();
         let mut found = forbidden(&body, &source);
+        named_by_params(&body, &names, &source, &mut found);
         if layer.says_nothing() {
             found.push(Diagnostic::of_file(&layer.file, super::layers::NOTHING.to_owned()));
         }
@@ -247,6 +252,17 @@ fn forbidden(body: &[Entry], source: &Source<'_>) -> Vec<Diagnostic> {
     found
 }
 
+/// Keys that hold a parameter, which stands for values alone.
+fn named_by_params(entries: &[Entry], params: &[String], source: &Source<'_>, found: &mut Vec<Diagnostic>) {
+    for entry in entries {
+        if names_any(&entry.name, params) {
+            let message = format!("`{}`: a parameter stands for a value, it cannot be part of a key", entry.name);
+            found.push(source.error(entry.at.start..entry.at.start, &entry.name, message));
+        }
+        named_by_params(entry.node.entries(), params, source, found);
+    }
+}
+
 fn params(head: &[Entry], source: &Source<'_>, found: &mut Vec<Diagnostic>) -> Vec<Param> {
     let declared = tree::get(head, "params").map_or(&[][..], |params| params.node.entries());
     let mut params = Vec::new();
@@ -272,6 +288,14 @@ fn params(head: &[Entry], source: &Source<'_>, found: &mut Vec<Diagnostic>) -> V
             if let Some(problem) = problem {
                 error(value.node.at, format!("`{key}.{}`: {problem}", value.name));
             }
+        }
+        let choices = tree::get(entry.node.entries(), "choices").map(|choices| &choices.node);
+        if let Some(none) = choices.filter(|choices| matches!(&choices.value, Value::Array(items) if items.is_empty()))
+        {
+            error(
+                none.at,
+                format!("`{key}.choices` is empty: nothing could be given; leave it out, or write values into it"),
+            );
         }
         if let Some(problem) = param.choices.iter().find_map(|choice| measure(param.kind, choice).err()) {
             error(entry.at, format!("`{key}.choices`: {problem}"));

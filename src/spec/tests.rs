@@ -32,7 +32,7 @@ fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
     );
     let names: Vec<_> = spec.roles.iter().map(|role| role.name.as_str()).collect();
     assert_eq!(names, ["worker", "ps"]);
-    let value = |text: &str| Param::Value(text.into());
+    let value = |text: &str| Param::Plain(text.into());
     assert_eq!(
         spec.roles[0].params,
         [
@@ -52,6 +52,19 @@ fn every_error_names_its_place_and_what_to_do() {
         ("comand = \"x\"", "x.toml:1:1: unknown key `comand`; did you mean `command`?"),
         ("\n[roles.w]\ncuont = 1", "x.toml:3:1: unknown key `roles.w.cuont`; did you mean `count`?"),
         ("cpu = 1", "x.toml:1:1: unknown key `cpu`; it belongs at `resources.cpu`"),
+        ("cmd = 1", "x.toml:1:1: unknown key `cmd`; did you mean `command`?"),
+        ("gpu_count = 1", "x.toml:1:1: unknown key `gpu_count`; it belongs at `resources.gpu`"),
+        ("[roles.w]\ngpus = 1", "x.toml:2:1: unknown key `roles.w.gpus`; it belongs at `roles.w.resources.gpu`"),
+        ("[roles.w]\nreplicas = 1", "x.toml:2:1: unknown key `roles.w.replicas`; did you mean `count`?"),
+        ("num_workers = 1", "x.toml:1:1: unknown key `num_workers`; it belongs at `roles.NAME.count`"),
+        (
+            "[roles.w]\nminSucceeded = 1",
+            "x.toml:2:1: unknown key `roles.w.minSucceeded`; did you mean `min_succeeded`?",
+        ),
+        ("[resources]\nram = 1", "x.toml:2:1: unknown key `resources.ram`; did you mean `memory`?"),
+        ("depends_on = 1", "x.toml:1:1: unknown key `depends_on`; did you mean `after`?"),
+        ("name = 'x'", "x.toml:1:1: unknown key `name`; a job is called as its file is, without .toml"),
+        ("workdir = 'x'", "x.toml:1:1: unknown key `workdir`; a command starts in /code"),
         ("retries = \"two\"", "x.toml:1:11: `retries` takes an integer, not a string"),
         ("priority = 101", "x.toml:1:12: `priority`: is 101, must be at least 0 and at most 100"),
         (
@@ -68,7 +81,7 @@ fn every_error_names_its_place_and_what_to_do() {
         ("roles.w.cpu = 1", "x.toml:1:9: unknown key `roles.w.cpu`; it belongs at `roles.w.resources.cpu`"),
         ("roles.w.resources.mem = 1", "x.toml:1:19: unknown key `roles.w.resources.mem`; did you mean `memory`?"),
         ("services.n.cpu = 1", "x.toml:1:12: unknown key `services.n.cpu`; it belongs at `services.n.resources.cpu`"),
-        ("cmd = \"x\"", "x.toml:1:1: unknown key `cmd`; `trainyard explain` lists all keys"),
+        ("wibble = \"x\"", "x.toml:1:1: unknown key `wibble`; `trainyard explain` lists all keys"),
         (
             "[env]\nbig = 99999999999999999999",
             "x.toml:2:7: `env.big`: the number is too large; in quotes it is a string of any length",

@@ -27,7 +27,9 @@ use trainyard::store::record::{SourceRecord, SweepRecord};
 use super::simulation;
 
 mod cards;
+mod lost;
 mod parts;
+mod swept;
 mod waiting;
 
 const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };
@@ -190,7 +192,8 @@ fn swept(key: &str, jobs: &[&str], text: &str) -> Arrival {
     let key: JobKey = key.parse().unwrap();
     let of = |job: &&str| {
         let (source, spec) = source(text);
-        let sweep = Some(SweepRecord { of: key.job.clone(), values: Vec::new() });
+        let values = vec![("x".to_owned(), (*job).to_owned())];
+        let sweep = Some(SweepRecord { of: key.job.clone(), values });
         Swept { key: job.parse().unwrap(), source: SourceRecord { sweep, ..source }, spec }
     };
     let jobs = jobs.iter().map(of).collect();

@@ -55,7 +55,7 @@ fn arguments(role: &crate::spec::Role) -> Vec<String> {
     use crate::spec::Param;
     let one = |(key, param): &(String, Param)| match param {
         Param::Flag => vec![format!("--{key}")],
-        Param::Value(value) => vec![format!("--{key}={value}")],
+        Param::Value(value) | Param::Plain(value) => vec![format!("--{key}={value}")],
         Param::List(values) => values.iter().map(|value| format!("--{key}={}", value.as_str())).collect(),
     };
     role.params.iter().flat_map(one).collect()
@@ -248,6 +248,54 @@ proptest::proptest! {
     }
 }
 
+#[test]
+fn a_template_is_judged_by_the_job_that_its_defaults_make() {
+    let found = |text: &str| {
+        let found = Stack::of_template(Layer::new("t.template.toml", text)).problems_of_template();
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (text, told) in [
+        (
+            "resources.cpu = '${cpu}'\n[template.params.cpu]\ndefault = 0",
+            "t.template.toml:3:11: as a job of the template's defaults: `resources.cpu`: is 0",
+        ),
+        (
+            "contract = '${c}'\n[template.params.c]\ndefault = 'nope'",
+            "as a job of the template's defaults: `contract`: ",
+        ),
+        (
+            "resources.cpu = '${cpu}'\n[template.params.cpu]\ntype = 'string'\ndefault = '2'",
+            "`resources.cpu` takes a number, not a string",
+        ),
+        (
+            "[roles.'${rn}']\ncount = 1\n[template.params.rn]\ntype = 'string'",
+            "t.template.toml:1:8: `${rn}`: a parameter stands for a value, it cannot be part of a key",
+        ),
+        (
+            "command = 'x ${c}'\n[template.params.c]\nchoices = []",
+            "t.template.toml:3:11: `template.params.c.choices` is empty",
+        ),
+    ] {
+        let found = found(text);
+        assert!(found.len() == 1 && found[0].contains(told), "{text}: {found:?}");
+    }
+    let good = "command = 'x ${a} ${HOME}'\nenv.'${HOME}' = 'y'\n[template.params.a]\ndefault = 1";
+    assert!(found(good).is_empty(), "{:?}", found(good));
+    let open = "resources.cpu = '${cpu}'\n[template.params.cpu]\ntype = 'number'";
+    assert!(found(open).is_empty(), "a job says what it is: {:?}", found(open));
+}
+
+#[test]
+fn a_job_that_waits_for_itself_is_told_of_at_its_key() {
+    let job = stack("command = 'x'\nafter = ['b', 'j']", &[], None);
+    let (own, other) = ("j".parse().unwrap(), "k".parse().unwrap());
+    let spec = job.expand().spec.unwrap();
+    let told = job.awaits_itself(&[&own], &spec).unwrap();
+    assert_eq!((told.line, told.column, told.key.as_deref()), (2, 1, Some("after")), "{told}");
+    assert!(told.is_error() && told.message.contains("`after` names the job itself (j)"), "{told}");
+    assert_eq!(job.awaits_itself(&[&other], &spec), None);
+}
+
 fn sweep(job: &str, overrides: &[&str], template: Option<&str>) -> Result<Vec<(String, Expanded)>, String> {
     let stack = stack(job, overrides, template);
     let combinations = stack.combinations(&"j".parse().unwrap()).map_err(|found| found[0].to_string())?;
@@ -262,7 +310,7 @@ fn a_sweep_is_a_job_for_each_combination() {
     let names: Vec<_> = jobs.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["j~1e-1~7", "j~1e-1~8", "j~1e-1~9", "j~0.01~7", "j~0.01~8", "j~0.01~9"]);
     let last = jobs[5].1.spec.as_ref().unwrap();
-    assert_eq!(last.roles[0].params, [("lr".to_owned(), crate::spec::Param::Value("0.01".into()))]);
+    assert_eq!(last.roles[0].params, [("lr".to_owned(), crate::spec::Param::Plain("0.01".into()))]);
     assert_eq!(last.roles[0].env, [("SEED".to_owned(), "9".to_owned())]);
     let meanings: BTreeSet<_> = jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().meaning()).collect();
     assert_eq!(meanings.len(), 6);
@@ -275,7 +323,7 @@ fn a_sweep_is_a_job_for_each_combination() {
 fn a_sweep_reaches_keys_overrides_and_the_values_of_a_template() {
     let template = "command = 'python ${script}'\n[template.params.script]\ntype = 'string'\n";
     let jobs = sweep("template = 't'\n[sweep]\nwith.script = ['a.py', 'b c.py']", &[], Some(template)).unwrap();
-    assert_eq!(jobs[1].0, "j~b-c.py");
+    assert!(is_named(&jobs[1].0, "j~b-c.py-"), "{}", jobs[1].0);
     let commands: Vec<_> = jobs.iter().map(|(_, job)| job.spec.as_ref().unwrap().roles[0].command.clone()).collect();
     assert_eq!(commands[1], crate::spec::Command::Shell("python b c.py".into()));
     assert_ne!(commands[0], commands[1]);
@@ -285,15 +333,34 @@ fn a_sweep_reaches_keys_overrides_and_the_values_of_a_template() {
     assert_eq!((spec.roles[0].count, spec.network), (2, crate::spec::Network::Job));
     // An argument that is called as a key is.
     let jobs = sweep("command = 'x'\n[sweep]\nparams.network = ['mlp']\nlayers = [[64, 32], [8]]", &[], None).unwrap();
-    assert_eq!(jobs[0].0, "j~mlp~64-32");
+    assert!(is_named(&jobs[0].0, "j~mlp~64-32-") && jobs[1].0 == "j~mlp~8", "{jobs:?}");
     assert_eq!(jobs[0].1.spec.as_ref().unwrap().roles[0].params.len(), 2);
 }
 
+/// Whether a name is this and six digits of a hash.
+fn is_named(name: &str, begin: &str) -> bool {
+    let digits = name.strip_prefix(begin).unwrap_or_default();
+    digits.len() == 6 && digits.bytes().all(|digit| digit.is_ascii_hexdigit())
+}
+
 #[test]
-fn names_of_a_sweep_that_say_too_little_or_too_much_are_hashes() {
-    let jobs = sweep("command = 'x'\n[sweep]\na = ['x/y', 'x y', 'z']", &[], None).unwrap();
-    let names: Vec<_> = jobs.iter().map(|(name, _)| name.as_str()).collect();
-    assert!(names[0].len() == 14 && names[1].len() == 14 && names[0] != names[1] && names[2] == "j~z", "{names:?}");
+fn a_value_more_renames_no_job_of_a_sweep() {
+    let names = |values: &str| {
+        let jobs = sweep(&format!("command = 'x'\n[sweep]\nenv.MODEL = [{values}]\nenv.X = [1]"), &[], None).unwrap();
+        jobs.into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    let (one, two, three) = (names("'org/a'"), names("'org/a', 'org-a'"), names("'org a', 'org-a', 'org/a'"));
+    assert!(is_named(&one[0], "j~org-a~1-"), "{one:?}");
+    assert_eq!(two, [one[0].as_str(), "j~org-a~1"]);
+    assert_eq!(three[1..], ["j~org-a~1".to_owned(), one[0].clone()]);
+    assert!(is_named(&three[0], "j~org-a~1-") && three[0] != one[0], "{three:?}");
+    let found = |values: &str| sweep(&format!("command = 'x'\n[sweep]\na = [{values}]"), &[], None).unwrap_err();
+    assert!(found("1, '1'").contains("`sweep.a` holds 1 twice"), "{}", found("1, '1'"));
+    assert!(found("[8], 8").contains("two of its jobs would be called j~8"), "{}", found("[8], 8"));
+}
+
+#[test]
+fn names_of_a_sweep_that_say_too_little_or_too_much_have_a_hash() {
     let alike = sweep("command = 'x'\n[sweep]\na = [[1, 2], ['1,2']]", &[], None).unwrap();
     assert_ne!(alike[0].0, alike[1].0, "what only looks alike");
     let long = format!("command = 'x'\n[sweep]\na = ['{}']", "y".repeat(70));

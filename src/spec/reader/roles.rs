@@ -109,8 +109,9 @@ impl Reader<'_> {
         let min_failed = self.min_failed(wire.min_failed.as_ref(), count, key);
         let min_succeeded = self.min_succeeded(wire.min_succeeded.as_ref(), count, key);
         if wire.min_failed.is_some() {
-            self.warn_low_bounds(min_failed, min_succeeded, count, key, span);
+            self.warn_low_bounds(min_failed, min_succeeded, count, key, span.clone());
         }
+        self.warn_main(wire, key, span);
         let at = |name: &str| if key.is_empty() { name.to_owned() } else { format!("{key}.{name}") };
         Role {
             image: self.image(wire.image.as_ref(), &at("image")).unwrap_or_else(|| job.image.clone()),
@@ -188,6 +189,31 @@ impl Reader<'_> {
                  while most tasks still run"
             );
             self.found.push(self.source.warning(span, key, message));
+        }
+    }
+
+    /// A role that leads decides by its own end, whatever else is said of it.
+    fn warn_main(&mut self, wire: &WireRole, key: &str, span: Range<usize>) {
+        let (is_whole, led) = match &wire.main {
+            Some(WireMain::Flag(true)) => (true, "true"),
+            Some(WireMain::Word(_)) => (false, "\"first\""),
+            Some(WireMain::Flag(false)) | None => return,
+        };
+        if let Some(never) =
+            wire.min_failed.as_ref().filter(|bound| is_whole && matches!(bound.get_ref(), WireCount::Word(_)))
+        {
+            let message = format!(
+                "`{key}.min_failed` = \"never\" and main = true contradict each other: a main role that fails fails the job, as \
+                 main says; leave one of them out, or write main = \"first\", by which its first task alone decides"
+            );
+            self.found.push(self.source.warning(never.span(), &format!("{key}.min_failed"), message));
+        }
+        if wire.serves == Some(true) {
+            let message = format!(
+                "`{key}.serves` = true and main = {led} contradict each other: what only serves is stopped when the others have \
+                 ended, but the end of a main role ends the job, as main says; leave one of them out"
+            );
+            self.found.push(self.source.warning(span, &format!("{key}.serves"), message));
         }
     }
 
@@ -269,5 +295,32 @@ fn command(wire: Option<&WireCommand>) -> Command {
         None => Command::Default,
         Some(WireCommand::Shell(line)) => Command::Shell(line.clone()),
         Some(WireCommand::Exec(words)) => Command::Exec(words.clone()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_main_role_that_is_said_to_be_something_else_is_warned_of_by_both_keys() {
+        let warned = |role: &str| {
+            let (spec, found) = crate::spec::parse("x.toml", &format!("command = 'x'\n[roles.w]\n{role}\n[roles.v]"));
+            assert!(spec.is_some(), "{found:?}");
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let never = warned("main = true\nmin_failed = 'never'");
+        assert!(
+            never[0].starts_with("x.toml:4:14: warning: `roles.w.min_failed` = \"never\" and main = true"),
+            "{never:?}"
+        );
+        for (main, told) in [("true", "true"), ("'first'", "\"first\"")] {
+            let serves = warned(&format!("main = {main}\nserves = true"));
+            let told = format!("x.toml:2:8: warning: `roles.w.serves` = true and main = {told} contradict");
+            assert!(serves.len() == 1 && serves[0].starts_with(&told), "{serves:?}");
+        }
+        for right in
+            ["main = 'first'\nmin_failed = 'never'", "main = false\nserves = true", "main = true\nmin_failed = 1"]
+        {
+            assert_eq!(warned(right), [""; 0], "{right}");
+        }
     }
 }
