@@ -133,15 +133,19 @@ fn of_capability(places: Places<'_>, slice: &GpuUuid, access: &Path) -> Result<N
 }
 
 /// Looks for the nodes of cards each time that these are looked at, and has those made that are missing.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Keeper {
     /// The program that makes them; nobody does when absent.
-    pub(super) maker: Option<String>,
+    maker: Option<String>,
     /// How often it was asked for those that are not there.
     tries: BTreeMap<PathBuf, u32>,
 }
 
 impl Keeper {
+    pub(super) fn new(maker: Option<String>) -> Self {
+        Self { maker, tries: BTreeMap::new() }
+    }
+
     /// Tells cards and slices what they lack.
     pub(super) fn look(&mut self, places: Places<'_>, cards: &mut [Card]) {
         // Who has unloaded the driver does not want it back, and to make a node loads it.

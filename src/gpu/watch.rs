@@ -129,7 +129,7 @@ impl Gpus {
             })
         };
         Builder::new().name("gpus-told".to_owned()).spawn(tell)?;
-        let nodes = Keeper { maker: settings.maker.clone(), ..Keeper::default() };
+        let nodes = Keeper::new(settings.maker.clone());
         let watcher = Watcher {
             nodes,
             settings,
