@@ -16,6 +16,7 @@ mod support;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::{Instance, wait_at_most};
@@ -251,8 +252,40 @@ fn many_runs(tasks: usize) -> Option<bool> {
         "ms",
     );
     held &= tell_memory("its memory then", instance.daemon_pid());
+    held &= used_a_lot(&instance, "when much was asked of it");
+    instance.ok(&["stop", "--all", "--now"]);
+    let stopped = instance.mount().join("jobs/by-state/stopped");
+    wait_at_most(PATIENCE, "all to end", || {
+        (fs::read_dir(&stopped).map_or(0, Iterator::count) == 2 * tasks).then_some(())
+    });
+    held &= tell_memory("as all have ended", instance.daemon_pid());
+    held &= used_a_lot(&instance, "when much was asked of it again");
+    // What is free is handed back every 30 s.
+    let own = memory(instance.daemon_pid()).own;
+    let fell = || (memory(instance.daemon_pid()).own < own).then_some(());
+    wait_at_most(PATIENCE, "free memory to be handed back", fell);
+    held &= tell_memory("when free memory was handed back", instance.daemon_pid());
     instance.shutdown();
     Some(held)
+}
+
+/// As people and programs use it in a day: lists, single jobs, their events and files, pages of the API, the mounted tree.
+fn used_a_lot(instance: &Instance, when: &str) -> bool {
+    for round in 0..20 {
+        let job = format!("j{round}");
+        for verb in
+            [&["ps", "--json"][..], &["ps"], &["queue"], &["usage", "--by", "job"], &["events", "--since", "1h"]]
+        {
+            instance.ok(verb);
+        }
+        for verb in [&["status", &job][..], &["show", &job], &["show", "--effective", &job], &["events", &job]] {
+            instance.ok(verb);
+        }
+    }
+    let walk = "find \"$0\" -type f -exec cat {} + | wc -c";
+    let walked = Command::new("sh").args(["-c", walk]).arg(instance.mount().join("jobs")).output().unwrap();
+    assert!(walked.status.success(), "{walked:?}");
+    tell_memory(when, instance.daemon_pid())
 }
 
 fn main() {

@@ -47,6 +47,8 @@ pub mod wire;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use self::error::ApiError;
+use crate::config::Paths;
 use crate::ids::WorkspaceName;
 
 /// Whether a user may write in the directory of a workspace's job files.
@@ -55,6 +57,18 @@ fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
     let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
     let Ok(metadata) = std::fs::metadata(directory) else { return false };
     metadata.mode() >> class_of(&metadata, uid) & 0o2 != 0
+}
+
+/// Refuses a workspace that there is not: one has a directory of job files, or keeps what it has had. Blocks.
+fn check_there(paths: &Paths, workspace: &WorkspaceName) -> Result<(), ApiError> {
+    let is_there = *workspace == WorkspaceName::default_workspace()
+        || [paths.job_files(workspace), paths.workspace(workspace)].iter().any(|directory| directory.is_dir());
+    match is_there {
+        true => Ok(()),
+        false => Err(ApiError::NotFound(format!(
+            "there is no workspace {workspace}; `trainyard workspace` lists them, and a directory in jobs.d makes one"
+        ))),
+    }
 }
 
 /// Where in the mode of a directory the rights of a user begin: as the kernel decides it, by one class alone.

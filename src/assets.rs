@@ -111,6 +111,8 @@ pub fn make_shared(workspaces: &Path) -> io::Result<()> {
     for (home, mode) in SHARED.into_iter().zip([0o755, 0o1777]) {
         create_dir(&workspaces.join(home), 0o755)?;
         make_parts(&workspaces.join(home), mode, (0, 0))?;
+        // Where the kernel holds its quota, it was made closed.
+        fit(&Shelf::open(&workspaces.join(home))?.directory(Path::new("."))?, 0o755, (0, 0))?;
     }
     Ok(())
 }

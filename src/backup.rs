@@ -17,7 +17,7 @@ mod subordinates;
 mod swap;
 mod tokens;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, BufReader, Seek, Write};
 use std::path::{Path, PathBuf};
 
@@ -26,8 +26,8 @@ use crate::ids::Timestamp;
 use crate::rundir::{Found, TaskDir};
 use crate::store::copy::{self, CopyError};
 use crate::store::redb::RedbStore;
-use crate::store::{Store, StoreError};
-use crate::sys::file::{create_dir, remove_tree, sync_file_system};
+use crate::store::{Batch, Store, StoreError};
+use crate::sys::file::{create_dir, remove_if_there, remove_tree, sync_file_system};
 use crate::sys::lock::{HeldLock, pid_in};
 use crate::transfer::TransferError;
 
@@ -58,6 +58,11 @@ pub enum BackupError {
     Damaged { path: PathBuf, what: String },
     #[error("{path} is a backup in format {found}, this program reads up to {known}; use the newer Trainyard")]
     Newer { path: PathBuf, found: u32, known: u32 },
+    #[error(
+        "{path} is empty, and runs have left something on this disk: the state was lost. Restore a backup (`trainyard restore FILE \
+         --replace`); or move the file away to begin anew, when all job files are taken in as new jobs"
+    )]
+    Emptied { path: PathBuf },
     #[error(
         "the daemon of {root} runs (process {pid}); end it first: `systemctl stop trainyard`, or `trainyard --root {root} shutdown`"
     )]
@@ -137,6 +142,31 @@ pub fn finish(paths: &Paths) -> Result<(), BackupError> {
         Ok(_) | Err(BackupError::DaemonRuns { .. }) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Makes the store where there is none though runs have left something, since the state was lost: their numbers are not given again.
+/// For the start of the daemon, which holds the lock. Says of how many jobs something is there.
+pub fn begin_anew(paths: &Paths, now: Timestamp) -> Result<usize, BackupError> {
+    let file = paths.store_file();
+    let is_there = match file.metadata() {
+        Ok(found) if found.len() > 0 => return Ok(0),
+        found => found.is_ok(),
+    };
+    let left = left::left_in(paths, &Batch::default())
+        .map_err(failed("look at what runs have left in", &paths.workspaces()))?;
+    if left.is_empty() {
+        return Ok(0);
+    }
+    if is_there {
+        return Err(BackupError::Emptied { path: file });
+    }
+    // Whole or not there, whenever this is killed.
+    let draft = file.with_extension("draft");
+    remove_if_there(&draft).map_err(failed("remove", &draft))?;
+    RedbStore::open(&draft)?.commit(&restored::anew(&left, now))?;
+    sync_file_system(&draft).map_err(failed("sync", &draft))?;
+    fs::rename(&draft, &file).map_err(failed("rename", &draft))?;
+    Ok(left.jobs.len())
 }
 
 /// Copies the state of an installation whose daemon does not run.

@@ -14,6 +14,7 @@ mod drain;
 mod events;
 mod exec;
 mod explain;
+mod foreign;
 mod generate;
 mod gpu;
 mod image;
@@ -35,6 +36,7 @@ mod shutdown;
 mod spec;
 mod status;
 mod template;
+mod times;
 mod token;
 mod top;
 mod usage;
@@ -106,7 +108,7 @@ fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
 
 /// What was typed. A line without a verb is answered with the verbs that are for people: clap's own error lists all.
 pub fn arguments() -> Cli {
-    Cli::try_parse().unwrap_or_else(|error| {
+    Cli::try_parse().unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::MissingSubcommand {
             output::aside(&Cli::command().render_help().to_string());
             crate::sys::process::exit_now(2);
@@ -117,6 +119,7 @@ pub fn arguments() -> Cli {
         {
             refuse_by_hand(verb);
         }
+        foreign::advise(&mut error);
         error.exit()
     })
 }
@@ -148,6 +151,11 @@ fn first_word(mut words: impl Iterator<Item = String>) -> Option<String> {
 
 fn inner(name: &str) -> Option<(&'static str, &'static str)> {
     INNER.into_iter().find(|(verb, _)| *verb == name)
+}
+
+/// A verb that is listed nowhere.
+fn is_hidden(verb: &str) -> bool {
+    Cli::command().find_subcommand(verb).is_some_and(clap::Command::is_hide_set)
 }
 
 /// Says whose such a verb is, and what to do instead.

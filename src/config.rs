@@ -20,7 +20,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::ids::{AssetName, Bytes, LogLimits, WorkspaceName};
+use crate::ids::{AssetName, Bytes, HomeName, LogLimits};
 use alerts::WireAlert;
 pub use alerts::{ALARM, AlertConfig, AlertOn, AlertTo, Given, check_address};
 pub use images::ImagesConfig;
@@ -277,9 +277,9 @@ impl Config {
         self.warnings.iter().for_each(|warning| tracing::warn!(path, "{warning}"));
     }
 
-    /// Bytes that the workspace may keep on the disk; as much as there is room for when `None`.
-    pub fn storage_of(&self, workspace: &WorkspaceName) -> Option<u64> {
-        self.storage.of(workspace)
+    /// Bytes that the workspace, or what all see, may keep on the disk; as much as there is room for when `None`.
+    pub fn storage_of(&self, home: &HomeName) -> Option<u64> {
+        self.storage.of(home)
     }
 
     /// The keys in which two versions of the file differ and that act after a restart only.

@@ -33,11 +33,12 @@ use crate::api::tls::Credentials;
 use crate::api::tokens::Tokens;
 use crate::api::{drain, server};
 use crate::assets::{self, enforced};
+use crate::backup::{self, BackupError};
 use crate::config::{AlertConfig, Config, InForce, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
-use crate::ids::{AssetName, JobKey, TaskId, Timestamp, WorkspaceName};
+use crate::ids::{AssetName, HomeName, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::images::{Images, InUse, Limits, Sources};
 use crate::intake::{Intake, IntakeError};
 use crate::plan::Amount;
@@ -93,6 +94,8 @@ pub enum DaemonError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Intake(#[from] IntakeError),
+    #[error(transparent)]
+    Anew(#[from] BackupError),
 }
 
 fn failed(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
@@ -125,6 +128,7 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
     std::mem::forget(take_lock(config)?);
     crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
+    crate::sys::process::have_one_heap();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .worker_threads(2)
@@ -132,6 +136,13 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
         .build()
         .map_err(failed("start the runtime"))?;
     wait_for_store(&config.paths.store_file()).map_err(failed("wait for the store"))?;
+    let left = backup::begin_anew(&config.paths, crate::sys::now())?;
+    if left > 0 {
+        tracing::warn!(
+            jobs = left,
+            "the state was lost: it is begun anew, and runs go on counting from what is on the disk"
+        );
+    }
     let store = RedbStore::open(&config.paths.store_file())?;
     let reader = store.reader();
     let served = match fault {
@@ -140,6 +151,11 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
     };
     runtime.shutdown_background();
     served
+}
+
+/// Where it has a quota, a new directory is made so that the kernel can hold it.
+fn prepare(config: &Config, home: &HomeName) -> io::Result<()> {
+    config.storage_of(home).map_or(Ok(()), |_| enforced::prepare(&config.paths.home(home)))
 }
 
 fn make_directories(config: &Config) -> Result<(), DaemonError> {
@@ -152,9 +168,12 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
-        let kept = config.storage_of(&workspace).map_or(Ok(()), |_| enforced::prepare(&paths.workspace(&workspace)));
+        let kept = prepare(config, &HomeName::from(&workspace));
         let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
         made.map_err(|source| DaemonError::Directory { path, source })?;
+    }
+    for shared in assets::SHARED.into_iter().filter_map(|shared| shared.parse::<HomeName>().ok()) {
+        prepare(config, &shared).map_err(|source| DaemonError::Directory { path: paths.home(&shared), source })?;
     }
     let path = paths.workspaces();
     assets::make_shared(&path).map_err(|source| DaemonError::Directory { path, source })?;
@@ -500,7 +519,7 @@ fn watch_files<S: Store>(
 
 /// A workspace is open to those who may go to its job files.
 fn open(paths: &Paths, storage: &Storage, workspace: &WorkspaceName) -> bool {
-    let made = storage.prepare_home(paths, workspace);
+    let made = storage.prepare_home(paths, &HomeName::from(workspace));
     let made = made.and_then(|()| assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)));
     storage.workspaces_may_have_come();
     let failed = |error: &io::Error| {

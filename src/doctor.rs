@@ -10,6 +10,7 @@ mod mount;
 mod resources;
 mod storage;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Paths};
+use crate::ids::WorkspaceName;
 use crate::sys::lock::{is_held, pid_in};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -82,8 +84,8 @@ struct Machine {
 
 type Check = fn(&Machine) -> Verdict;
 
-/// How long one may take: nothing that it asks takes seconds, unless it hangs.
-const BOUND: Duration = Duration::from_secs(30);
+/// How long a check may take: nothing that it asks takes seconds, unless it hangs.
+pub const BOUND: Duration = Duration::from_secs(30);
 
 /// In the order in which they are told: what everything needs comes first.
 const CHECKS: [(&str, Check); 19] = [
@@ -113,8 +115,8 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     CHECKS.iter().map(|(name, _)| *name)
 }
 
-/// Looks; only at what `chosen` names, unless it names nothing.
-pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigError> {
+/// Looks; only at what `chosen` names, unless it names nothing, and at each for so long at most, from 1 s on.
+pub fn examine(root: &Path, chosen: &[String], bound: Duration) -> Result<Vec<Finding>, ConfigError> {
     let paths = Paths::new(root)?;
     let (config, wrong) = match Config::load(root) {
         Ok(config) => (config, None),
@@ -124,7 +126,7 @@ pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigErr
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
     let machine = Arc::new(machine);
     let look = |(check, look): &(&'static str, Check)| {
-        let Verdict { level, found, advice } = within_bound(*look, &machine);
+        let Verdict { level, found, advice } = within_bound(*look, &machine, bound);
         Finding { check, level, found, advice }
     };
     Ok(CHECKS.iter().filter(|(name, _)| is_chosen(name)).map(look).collect())
@@ -132,14 +134,14 @@ pub fn examine(root: &Path, chosen: &[String]) -> Result<Vec<Finding>, ConfigErr
 
 /// What asks a disk that hangs is left to itself, and the next check is made. Its thread is of this process, which has told all then,
 /// and does not end before the kernel lets that go.
-fn within_bound(check: Check, machine: &Arc<Machine>) -> Verdict {
+fn within_bound(check: Check, machine: &Arc<Machine>, bound: Duration) -> Verdict {
     let ((sender, receiver), machine) = (channel(), machine.clone());
     let looks = move || drop(sender.send(check(&machine)));
     let looked = std::thread::Builder::new().name("check".to_owned()).spawn(looks);
-    match looked.map(|_| receiver.recv_timeout(BOUND)) {
+    match looked.map(|_| receiver.recv_timeout(bound)) {
         Ok(Ok(verdict)) => verdict,
         Ok(Err(RecvTimeoutError::Timeout)) => failure(
-            format!("not known: no answer for {} s", BOUND.as_secs()),
+            format!("not known: no answer for {} s", bound.as_secs()),
             "see whether the disks of the machine answer (`dmesg`), and ask again",
         ),
         Ok(Err(RecvTimeoutError::Disconnected)) => {
@@ -153,13 +155,21 @@ fn config(machine: &Machine) -> Verdict {
     let path = machine.paths.config_file();
     match &machine.wrong {
         Some(error) => failure(
-            error.to_string(),
+            crate::sys::told(error),
             "correct it; until then a daemon that runs goes on with what was in force, and none can be started",
         ),
         None if !machine.config.warnings.is_empty() => {
             let found = format!("{}: {}", path.display(), machine.config.warnings.join("; "));
             warning(found, "write what is meant; the daemon goes by what is said here")
         }
+        None if !without_directory(machine).is_empty() => warning(
+            format!(
+                "{} speaks of workspaces that there are not: {}",
+                path.display(),
+                without_directory(machine).join(", ")
+            ),
+            "write the name that is meant, or make its directory in jobs.d",
+        ),
         None if path.exists() && machine.config.is_blank() => warning(
             format!("{} is empty: everything has its default", path.display()),
             "put back what it said; a daemon that runs goes on with that, and its next start takes the defaults",
@@ -167,6 +177,18 @@ fn config(machine: &Machine) -> Verdict {
         None if path.exists() => ok(format!("{} is right", path.display())),
         None => ok(format!("{} is not there: everything has its default", path.display())),
     }
+}
+
+/// Workspaces of the configuration that have no directory of job files.
+fn without_directory(machine: &Machine) -> Vec<String> {
+    let config = &machine.config;
+    let named: BTreeSet<String> =
+        config.quotas.keys().map(ToString::to_string).chain(config.network.host_workspaces.iter().cloned()).collect();
+    let is_there = |name: &String| {
+        let name: Option<WorkspaceName> = name.parse().ok();
+        name.is_some_and(|name| name == WorkspaceName::default_workspace() || machine.paths.job_files(&name).is_dir())
+    };
+    named.into_iter().filter(|name| !is_there(name)).collect()
 }
 
 fn root(machine: &Machine) -> Verdict {
@@ -203,7 +225,7 @@ mod tests {
     #[test]
     fn a_check_that_is_named_is_the_only_one() {
         let dir = tempfile::tempdir().unwrap();
-        let found = examine(dir.path(), &["config".to_owned()]).unwrap();
+        let found = examine(dir.path(), &["config".to_owned()], BOUND).unwrap();
         assert_eq!(
             found.iter().map(|finding| (finding.check, finding.level)).collect::<Vec<_>>(),
             [("config", Level::Ok)]
@@ -211,11 +233,11 @@ mod tests {
         let place = dir.path().join("etc/trainyard");
         std::fs::create_dir_all(&place).unwrap();
         std::fs::write(place.join("trainyard.toml"), "[limits]\ncpus = 1\n").unwrap();
-        let found = examine(dir.path(), &["config".to_owned(), "disk".to_owned()]).unwrap();
+        let found = examine(dir.path(), &["config".to_owned(), "disk".to_owned()], BOUND).unwrap();
         assert_eq!((found.len(), found[0].level), (2, Level::Failed));
         assert!(found[0].found.contains("unknown field `cpus`"), "{found:?}");
         std::fs::write(place.join("trainyard.toml"), "[limits]\nstop_grace = \"2h\"\n").unwrap();
-        let found = examine(dir.path(), &["config".to_owned()]).unwrap();
+        let found = examine(dir.path(), &["config".to_owned()], BOUND).unwrap();
         assert_eq!(found[0].level, Level::Warning);
         assert!(found[0].found.contains("limits.stop_grace"), "{found:?}");
     }

@@ -114,6 +114,23 @@ name!(
     WorkspaceName, reserved: ["preset", "public"]
 );
 name!(
+    /// What has a directory beside the others, and may have a quota: a workspace, or one of what all workspaces see.
+    HomeName, reserved: []
+);
+impl HomeName {
+    /// `None` for what all workspaces see.
+    pub fn workspace(&self) -> Option<WorkspaceName> {
+        self.0.parse().ok()
+    }
+}
+
+impl From<&WorkspaceName> for HomeName {
+    fn from(workspace: &WorkspaceName) -> Self {
+        Self(workspace.0.clone())
+    }
+}
+
+name!(
     /// A job: the stem of its job file. `by-state` and `by-user` are directories of the mount.
     JobName, reserved: ["by-state", "by-user"]
 );

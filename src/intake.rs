@@ -13,7 +13,7 @@ use crate::ids::JobKey;
 use crate::spec::{Diagnostic, JobSpec};
 use crate::store::record::SourceRecord;
 
-pub use read::{Look, Scan, is_ignored, read_path, read_text};
+pub use read::{Look, Scan, is_ignored, read_path, read_text, read_whole};
 pub use watch::{AskSpecs, Intake, IntakeError};
 
 /// One job of a sweep.

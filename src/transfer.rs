@@ -48,14 +48,16 @@ fn failed(what: &str, path: &Path) -> impl FnOnce(io::Error) -> TransferError {
     move |source| TransferError { what, source: explained(source) }
 }
 
-/// What the kernel says of a link of `/proc` means something else to people.
+/// What the kernel says of a link of `/proc` means something else to people, and that there is nothing says not what to do.
 fn explained(error: io::Error) -> io::Error {
-    if error.raw_os_error() != Some(nix::libc::ELOOP) {
-        return error;
-    }
-    io::Error::other(
-        "too many links, or one of those in /proc that lead to what a process holds; they are not followed",
-    )
+    let says = match error.raw_os_error() {
+        Some(nix::libc::ENOENT) => "there is no such file or directory; `ls` shows what lies where",
+        Some(nix::libc::ELOOP) => {
+            "too many links, or one of those in /proc that lead to what a process holds; they are not followed"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), says)
 }
 
 /// A path for people; it may have been named by others.

@@ -42,7 +42,7 @@ mod tests {
     fn one_class_alone_decides_and_further_groups_count() {
         let me = std::process::id();
         let own = further_groups(me);
-        let root = crate::host::look_at(&std::fs::File::open("/").unwrap()).unwrap().1;
+        let root = crate::host::Pin::of_file(&std::fs::File::open("/").unwrap()).unwrap().attr();
         let directory = |mode, uid, gid| Attr { mode, uid, gid, ..root.clone() };
         let caller = |uid, gid| Caller { uid, gid, pid: 0 };
         assert!(caller(0, 0).may_enter(&directory(0, 1, 1)));

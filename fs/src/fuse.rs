@@ -4,8 +4,8 @@
 //! What is negotiated and why (measured in the project's facts on FUSE):
 //! - `AUTO_INVAL_DATA`: cached pages go when size or time changed behind the mount; live logs need it.
 //! - `DIRECT_IO_ALLOW_MMAP`: generated files are read past the cache and may still be mapped.
-//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and for who opens a file to write alone where that
-//!   can be waited for: see `iomode`.
+//! - `PASSTHROUGH`, for files of read-only places that are opened for reading, and where that can be waited for, for large files and
+//!   for who opens one to write alone: see `opening` and `iomode`.
 //! - no write-back cache (others change the backing files), no `ATOMIC_O_TRUNC` (the kernel truncates
 //!   by `setattr`), no `CACHE_SYMLINKS` (links such as `latest` are replaced behind the mount).
 //! - `HANDLE_KILLPRIV_V2`: set-id bits of what is written are cleared here, and the kernel does not ask for
@@ -41,7 +41,6 @@ use fuser::{
 use tracing::{debug, trace_span, warn};
 
 use crate::behind::Told;
-use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::kept::{Agreed, KeptMode};
 use crate::ops::{Changes, Entry, Home, Listed, Listing, Opened, Ops};
@@ -53,10 +52,11 @@ pub(crate) use gate::Gate;
 
 use agree::agree;
 use answer::{Cache, GENERATION, Route, refused};
-use convert::{access, device, file_attr, file_type, made, owner, rename_mode, times, whence};
+use convert::{access, caller, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
 use iomode::{IoMode, IoModes};
+use opening::Begun;
 use write::Write;
 
 const READABLE: PollEvents = PollEvents::POLLIN.union(PollEvents::POLLRDNORM);
@@ -413,8 +413,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let access = access(flags.0);
             served.modes().adopt(|number| sys::known_backing(&reply, number));
             match served.ops.open(ino.0, access) {
-                Ok(Opened::Stored { fh }) => {
-                    let route = served.open_stored(ino.0, (fh, access), |file| reply.open_backing(file));
+                Ok(Opened::Stored { fh, size }) => {
+                    let begun = Begun::Opened { size };
+                    let route = served.open_stored((ino.0, begun), (fh, access), |file| reply.open_backing(file));
                     answer::opened(reply, fh, access, route, Cache::Kept);
                 }
                 Ok(Opened::Frozen { fh }) => {
@@ -448,7 +449,8 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let created = served.ops.create(parent.0, name, access, &made);
             match created {
                 Ok((entry, fh)) => {
-                    let route = served.open_stored(entry.ino, (fh, access), |file| reply.open_backing(file));
+                    let begun = Begun::Made { expected: served.ops.expected_in(parent.0) };
+                    let route = served.open_stored((entry.ino, begun), (fh, access), |file| reply.open_backing(file));
                     let past_cache = answer::goes_past_cache(access, served.agreed());
                     if past_cache && matches!(route, Route::Cached) {
                         served.ops.go_past_cache(fh);
@@ -537,7 +539,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     }
 
     fn opendir(&self, req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let by = Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() };
+        let by = caller(req);
         self.work(ino, move |served| {
             let _span = trace_span!("opendir", ino = ino.0).entered();
             match served.ops.opendir(ino.0, by) {
@@ -619,10 +621,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
         });
     }
 
-    fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, req: &Request, ino: INodeNo, reply: ReplyStatfs) {
+        let by = caller(req);
         self.work(ino, move |served| {
             let _span = trace_span!("statfs", ino = ino.0).entered();
-            match served.ops.statfs(ino.0) {
+            match served.ops.statfs(ino.0, by) {
                 Ok((stat, (blocks, free, available))) => reply.statfs(
                     blocks,
                     free,
@@ -640,7 +643,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn fallocate(
         &self,
-        _req: &Request,
+        req: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -648,9 +651,11 @@ impl<T: Tree> Filesystem for Fuse<T> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let uid = req.uid();
         self.work(ino, move |served| {
             let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
-            answer::empty(reply, served.ops.fallocate(fh.0, mode, offset, length));
+            let allocated = served.ops.fallocate(fh.0, mode, offset, length);
+            answer::empty(reply, allocated.and_then(|()| served.written_by(uid, fh)));
         });
     }
 
@@ -755,7 +760,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn copy_file_range(
         &self,
-        _req: &Request,
+        req: &Request,
         ino_in: INodeNo,
         fh_in: FileHandle,
         offset_in: u64,
@@ -766,10 +771,12 @@ impl<T: Tree> Filesystem for Fuse<T> {
         _flags: fuser::CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        let uid = req.uid();
         let homes = [self.ops.home(ino_in.0, None), self.ops.home(ino_out.0, None)];
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
-            match served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len) {
+            let copied = served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len);
+            match copied.and_then(|count| served.written_by(uid, fh_out).map(|()| count)) {
                 // At most 1 GiB.
                 Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
                 Err(error) => reply.error(refused(&error)),

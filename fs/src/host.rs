@@ -19,7 +19,7 @@ use nix::fcntl::{OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
 use nix::libc;
 use nix::sys::statvfs::{Statvfs, fstatvfs};
 
-pub(crate) use pin::{Made, Owner, Pin, Times, look_at};
+pub(crate) use pin::{Made, Owner, Pin, Times};
 
 use crate::error::{Error, Result};
 use crate::tree::RelPath;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! 8 bytes "TYMOUNT\n" | version, 4 bytes, little endian | `Kept` as postcard writes it | `Vec<KeptPayer>` likewise |
-//! numbers of the files that are written past the kernel's cache, likewise
+//! numbers of the files that are written past the kernel's cache | of those that are frozen | what may be mapped, likewise
 //! ```
 //! What comes last may be missing, and a reader leaves alone what it does not know there: so programs of before and after it
 //! go on with each other.
@@ -63,6 +63,16 @@ pub(crate) struct Kept {
     /// Changed by nobody any more when they have no name.
     #[serde(skip)]
     pub frozen: Vec<u64>,
+    /// Perhaps mapped past the process.
+    #[serde(skip)]
+    pub mapped: Vec<(u64, Mapping)>,
+}
+
+/// How a file may be mapped; to be written is more than to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Mapping {
+    Read,
+    Written,
 }
 
 /// Who pays for what has lost its name.
@@ -159,7 +169,8 @@ impl Kept {
         let files = self.ops.files.open.iter().filter(|(_, file)| file.past_cache);
         let past_cache: BTreeSet<u64> = files.map(|(fh, _)| *fh).collect();
         postcard::to_io(&past_cache, &mut file).map_err(io::Error::other)?;
-        postcard::to_io(&self.frozen, &mut file).map_err(io::Error::other)?.flush()
+        postcard::to_io(&self.frozen, &mut file).map_err(io::Error::other)?;
+        postcard::to_io(&self.mapped, &mut file).map_err(io::Error::other)?.flush()
     }
 
     fn read(mut file: File) -> Result<Self, KeptError> {
@@ -185,7 +196,10 @@ impl Kept {
             (past_cache, rest) = (Some(told), more);
         }
         if !rest.is_empty() {
-            kept.frozen = postcard::from_bytes(rest)?;
+            (kept.frozen, rest) = postcard::take_from_bytes(rest)?;
+        }
+        if !rest.is_empty() {
+            kept.mapped = postcard::from_bytes(rest)?;
         }
         for (fh, file) in &mut kept.ops.files.open {
             file.past_cache = past_cache.as_ref().is_none_or(|past_cache| past_cache.contains(fh));
@@ -283,6 +297,7 @@ mod tests {
             ops,
             payers,
             frozen: vec![3],
+            mapped: vec![(4, Mapping::Written)],
         }
     }
 
@@ -318,6 +333,7 @@ mod tests {
         let length = file.metadata().unwrap().len();
         let read = Kept::read(file.try_clone().unwrap()).unwrap();
         assert_eq!((read.payers, read.frozen, read.ops.directories.next), (payers, vec![3], 7));
+        assert_eq!(read.mapped, [(4, Mapping::Written)]);
         // As a program of before has written it.
         let of_before = postcard::to_allocvec(&written).unwrap();
         let head = (MAGIC.len() + 4 + of_before.len()) as u64;

@@ -15,6 +15,7 @@ mod entries;
 mod files;
 mod namespace;
 mod nodes;
+mod passing;
 mod writers;
 pub(crate) mod xattrs;
 
@@ -31,9 +32,11 @@ use tracing::warn;
 pub(crate) use directories::Listed;
 pub(crate) use entries::RenameMode;
 pub(crate) use files::{Access, Opened};
+pub(crate) use passing::{Passes, Size};
 
 use crate::attr::{Attr, Kind};
 use crate::behind::Behind;
+use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::handle::HandleTable;
 use crate::host::{Host, Pin, Times};
@@ -257,20 +260,6 @@ impl<T: Tree> Ops<T> {
         if lock(&self.nodes).is_frozen(ino) { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
-    /// Waits a moment for whoever has something open to be written that a rename would freeze: that it was closed the kernel tells
-    /// when `close` has returned.
-    pub(crate) fn await_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) {
-        self.writers.wait_while(|| self.would_freeze_writers(from, to));
-    }
-
-    fn would_freeze_writers(&self, from: (u64, &OsStr), to: (u64, &OsStr)) -> bool {
-        let (Ok(from), Ok(to)) = (self.entry(from), self.entry(to)) else { return false };
-        // By any of its names, wherever the one that was looked up last is.
-        let is_below = |path: &RelPath| path.as_path().starts_with(from.as_path());
-        let is_inside = |ino: u64| self.paths(ino).is_ok_and(|paths| paths.iter().any(is_below));
-        self.tree.freezes(&from, &to) && self.written().into_iter().any(is_inside)
-    }
-
     /// Directory `ino` held in its place, to look many of its entries up.
     pub(crate) fn listing(&self, ino: u64) -> Result<Listing<'_>> {
         let (names_stay, _) = self.names_stay(ino, None)?;
@@ -361,15 +350,26 @@ impl<T: Tree> Ops<T> {
         self.pin_even_nameless(ino)?.read_link()
     }
 
-    /// Of the disk, with its size, free and available blocks as they are where `ino` lies.
-    pub(crate) fn statfs(&self, ino: u64) -> Result<(Statvfs, (u64, u64, u64))> {
+    /// Of the disk, with its size, free and available blocks as they are where `ino` lies, as far as that is the caller's business.
+    pub(crate) fn statfs(&self, ino: u64, by: Caller) -> Result<(Statvfs, (u64, u64, u64))> {
         let stat = self.host.statvfs()?;
-        let quota = self.path(ino).ok().and_then(|path| self.tree.quota(&path));
+        let path = self.path(ino).ok().filter(|path| self.may_know_of(path, by));
+        let quota = path.and_then(|path| self.tree.quota(&path));
         let blocks = match quota {
             Some(quota) => usage::shown(quota, stat.fragment_size(), stat.blocks_available()),
             None => (stat.blocks(), stat.blocks_free(), stat.blocks_available()),
         };
         Ok((stat, blocks))
+    }
+
+    /// Whether how much is kept at `path` is the caller's business: not below a directory that is not even listed for them.
+    fn may_know_of(&self, path: &RelPath, by: Caller) -> bool {
+        if !self.tree.lists_what_may_be_entered(&RelPath::root()) {
+            return true;
+        }
+        let top = path.components().next().and_then(|top| RelPath::root().join(top).ok());
+        let Some(top) = top.and_then(|top| self.host.pin(&top).ok()) else { return true };
+        !top.is_directory() || by.may_enter(&top.attr())
     }
 
     /// What `path` leads to now: what is stored, else what is generated.

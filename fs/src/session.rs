@@ -185,11 +185,12 @@ pub fn take_over<T: Tree>(
 ) -> Result<Mounted<T>, MountError> {
     let path = || backing.to_path_buf();
     let host = Host::open(backing).map_err(|source| MountError::Backing { path: path(), source })?;
-    let Kept { device, place, agreed, modes, ops, payers, frozen } = handed.kept;
+    let Kept { device, place, agreed, modes, ops, payers, frozen, mapped } = handed.kept;
     let device = handed.inherited.take(device).map_err(|source| MountError::Connection { source })?;
     let place = Place::again(mountpoint, place)?;
     let ops = Ops::go_on(host, tree, (ops, &payers, &frozen), &mut handed.inherited);
     let ops = ops.map_err(|error| MountError::Root { path: path(), source: error.errno() })?;
+    ops.go_on_mapped(mapped);
     let served = Arc::new(Served::go_on(ops, modes, agreed));
     let running = serve(served, device, options.threads.max(1), Start::Again)?;
     open_left(&running).map_err(|source| MountError::Threads { source })?;
@@ -358,6 +359,7 @@ impl<T: Tree> Paused<T> {
             ops: served.ops.keep(),
             payers: served.ops.keep_payers(),
             frozen: served.ops.keep_frozen(),
+            mapped: served.ops.keep_mapped(),
         };
         Self { place, served, threads, kept, device }
     }

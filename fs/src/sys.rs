@@ -1,6 +1,6 @@
 //! What the kernel does by numbers of descriptors and threads: the only unsafe code of this crate.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -11,6 +11,9 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction
 
 /// Interrupts a thread that reads.
 const WAKE: Signal = Signal::SIGUSR1;
+
+/// Which signal tells what becomes of a descriptor (`asm-generic/fcntl.h`); neither nix nor libc has it.
+const F_SETSIG: libc::c_int = 10;
 
 /// An inherited descriptor, known by number from whoever executed this program. Each is taken once.
 #[expect(unsafe_code, reason = "a number is all that exec carries over")]
@@ -79,6 +82,22 @@ pub(crate) fn known_backing(reply: &ReplyOpen, number: u32) -> BackingId {
     unsafe { reply.wrap_backing(number) }
 }
 
+/// Whether somebody has the file open, or mapped, to be written; an error where its file system cannot tell.
+#[expect(unsafe_code, reason = "nix does not wrap leases")]
+pub(crate) fn has_writer(file: &File) -> io::Result<bool> {
+    let number = file.as_raw_fd();
+    // Whoever opens it in that moment waits for us to let go, of which we are told by a signal. The usual one ends a process.
+    // SAFETY: needed to ask for a lease without that; the call takes integers, and the descriptor is the file's.
+    Errno::result(unsafe { libc::fcntl(number, F_SETSIG, libc::SIGURG) })?;
+    // SAFETY: needed since nothing else tells who writes: a lease to read is refused while there is a writer. As above.
+    let lease = |kind: libc::c_int| Errno::result(unsafe { libc::fcntl(number, libc::F_SETLEASE, kind) });
+    match lease(libc::F_RDLCK) {
+        Err(Errno::EAGAIN) => Ok(true),
+        Err(errno) => Err(errno.into()),
+        Ok(_) => lease(libc::F_UNLCK).map(|_| false).map_err(Into::into),
+    }
+}
+
 /// Hands free memory of the heap back to the machine.
 #[expect(unsafe_code, reason = "glibc's own call")]
 pub(crate) fn give_memory_back() {
@@ -112,6 +131,26 @@ mod tests {
         });
         let told = told.take(1000).find_map(Result::ok);
         assert_eq!(told, Some(Err(io::ErrorKind::Interrupted)));
+    }
+
+    #[test]
+    fn who_writes_is_told_of_and_whoever_opens_meanwhile_ends_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, b"text").unwrap();
+        let file = File::open(&path).unwrap();
+        assert!(!has_writer(&file).unwrap());
+        let writer = File::options().write(true).open(&path).unwrap();
+        assert!(has_writer(&file).unwrap() && has_writer(&writer).unwrap());
+        drop(writer);
+        assert!(!has_writer(&file).unwrap());
+        std::thread::scope(|scope| {
+            let opening =
+                scope.spawn(|| (0..2000).for_each(|_| drop(File::options().write(true).open(&path).unwrap())));
+            while !opening.is_finished() {
+                has_writer(&file).unwrap();
+            }
+        });
     }
 
     #[test]

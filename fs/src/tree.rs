@@ -168,9 +168,9 @@ pub trait Tree: Send + Sync + 'static {
         false
     }
 
-    /// Whether the kernel may write to what is at `path` by itself, for whoever opens it to write alone: then the rule is not asked
-    /// at each write, so the place must become read-only by a rename that [freezes](Self::freezes) it and in no other way. That
-    /// is refused (`EBUSY`) as long as somebody writes so.
+    /// Whether the kernel may read and write what is at `path` by itself: then the rule is not asked at each write, so the place
+    /// must become read-only by a rename that [freezes](Self::freezes) it and in no other way. That is refused (`EBUSY`) as long as
+    /// somebody can write so.
     fn passes_writes(&self, _path: &RelPath) -> bool {
         false
     }

@@ -495,6 +495,8 @@ fn writing_and_truncating_clear_the_bits_by_which_a_program_runs_as_another() {
         "printf x >> \"$0\"",
         "truncate -s 3 \"$0\"",
         "python3 -c 'import os,sys; os.truncate(sys.argv[1], 1)' \"$0\"",
+        ALLOCATES,
+        COPIES,
     ];
     for script in script {
         fs::write(&file, "body").unwrap();
@@ -508,7 +510,20 @@ fn writing_and_truncating_clear_the_bits_by_which_a_program_runs_as_another() {
         assert!(done.status.success(), "{script}: {done:?}");
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o777, "{script}");
     }
+    // Root may have them stay, but where it truncates.
+    for script in ["printf x >> \"$0\"", ALLOCATES, COPIES] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o6777)).unwrap();
+        assert!(Command::new("sh").args(["-c", script]).arg(&file).status().unwrap().success());
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o6777, "{script}");
+    }
+    File::options().write(true).open(&file).unwrap().set_len(1).unwrap();
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o777);
 }
+
+const ALLOCATES: &str =
+    "python3 -c 'import os,sys; os.posix_fallocate(os.open(sys.argv[1], os.O_WRONLY), 0, 8)' \"$0\"";
+const COPIES: &str = "python3 -c 'import os,sys; file = lambda how: os.open(sys.argv[1], how); \
+                      assert os.copy_file_range(file(os.O_RDONLY), file(os.O_WRONLY), 1, 0, 2) == 1' \"$0\"";
 
 #[test]
 fn files_are_copied_by_the_backing_file_system() {

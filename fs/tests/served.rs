@@ -154,6 +154,55 @@ fn making_a_file_takes_eight_writes_of_the_server_and_writing_to_it_two() {
     assert_eq!(fs::metadata(served.at("rw/passed/f")).unwrap().len(), 512_000);
 }
 
+/// What is expected to be small costs a request to write it instead of being registered, which is more; that is learned where it lies.
+#[test]
+fn what_is_made_where_files_are_small_is_written_by_the_server_until_one_is_large() {
+    let name = "what_is_made_where_files_are_small_is_written_by_the_server_until_one_is_large";
+    let Some(served) = Served::new(name) else { return };
+    if !support::kernel_passes_through(name) {
+        return;
+    }
+    fs::create_dir(served.at("rw/passed")).unwrap();
+    let mut numbers = 0..;
+    let mut writes = |size: usize| {
+        let path = served.at("rw/passed").join(numbers.next().unwrap().to_string());
+        let mut file = File::create(path).unwrap();
+        let before = served.answered();
+        (0..64).for_each(|_| file.write_all(&vec![7; size / 64]).unwrap());
+        served.answered() - before
+    };
+    assert!(writes(6400) < 64, "of the first one nothing is known");
+    // The server hears of each that it was closed after whoever closed it goes on.
+    until(Duration::from_secs(60), || writes(6400) >= 64);
+    assert!(writes(2 << 20) >= 64);
+    until(Duration::from_secs(60), || writes(2 << 20) < 64);
+}
+
+#[test]
+fn a_large_file_that_may_be_changed_is_read_and_written_without_the_server() {
+    let name = "a_large_file_that_may_be_changed_is_read_and_written_without_the_server";
+    let Some(mut served) = Served::new(name) else { return };
+    if !support::kernel_passes_through(name) {
+        return;
+    }
+    let stored = served.dir.path().join("store/rw/passed");
+    fs::create_dir(&stored).unwrap();
+    fs::write(stored.join("large"), vec![7; 1 << 20]).unwrap();
+    fs::write(stored.join("small"), vec![7; 1 << 19]).unwrap();
+    let open = |path: &str| File::options().read(true).write(true).open(served.at(path)).unwrap();
+    let (reader, both) = (File::open(served.at("rw/passed/large")).unwrap(), open("rw/passed/large"));
+    let small = File::open(served.at("rw/passed/small")).unwrap();
+    served.server.kill().unwrap();
+    served.server.wait().unwrap();
+    both.write_all_at(b"8", 4096).unwrap();
+    let mut byte = [0];
+    for file in [&reader, &both] {
+        file.read_exact_at(&mut byte, 4096).unwrap();
+        assert_eq!(byte, *b"8");
+    }
+    assert_eq!(errno(small.read_exact_at(&mut byte, 4096)), Errno::ENOTCONN);
+}
+
 /// The kernel knows what comes first by then, and asks about nothing that it knows.
 #[test]
 fn what_was_listed_lately_is_listed_whole_again_and_costs_no_request_a_file() {

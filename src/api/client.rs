@@ -24,10 +24,10 @@ use super::storage::{WorkspaceDetail, WorkspaceView};
 use super::tokens::{NewToken, TokenRequest, TokenView};
 use super::usage::{By, UsageView};
 use super::wire::{
-    Done, EventQuery, EventView, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep, ImageView,
-    ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, Page, escape,
+    Checked, Done, EventQuery, EventView, ExecRequest, FOR_USER, Failure, HappeningView, ImageDetail, ImageStep,
+    ImageView, ImportQuery, JobList, JobQuery, JobView, LogLine, LogQuery, NameQuery, Page, escape,
 };
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{HomeName, JobKey};
 use crate::images::Pruned;
 use crate::report::{DrainReport, JobReport};
 use crate::status::StopHow;
@@ -209,7 +209,7 @@ impl Client {
         self.all("workspaces", "").await
     }
 
-    pub async fn workspace(&self, name: &WorkspaceName) -> Result<WorkspaceDetail, ClientError> {
+    pub async fn workspace(&self, name: &HomeName) -> Result<WorkspaceDetail, ClientError> {
         self.read(Method::GET, &format!("/v1/workspaces/{}", escape(name.as_str()))).await
     }
 
@@ -311,6 +311,15 @@ impl Client {
     pub async fn happened_behind(&self, serial: u64) -> Result<(), ClientError> {
         let query = EventQuery { after: serial, follow: true, ..EventQuery::default() };
         self.events(&query, |_| false).await
+    }
+
+    /// What the daemon would say of a job, of which the text is all.
+    pub async fn check(&self, key: &JobKey, text: &str) -> Result<Checked, ClientError> {
+        let [workspace, job] = [key.workspace.as_str(), key.job.as_str()].map(escape);
+        let body = Full::new(Bytes::from(text.to_owned())).map_err(|never| match never {}).boxed();
+        let address = format!("/v1/check?workspace={workspace}&job={job}&whole=1");
+        let response = self.call_with(Method::POST, &address, body).await?;
+        Ok(serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?)
     }
 
     pub async fn shutdown(&self) -> Result<Done, ClientError> {

@@ -5,15 +5,20 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Bytes;
 
 use super::error::ApiError;
-use super::server::Context;
+use super::server::{Context, ask, blocking};
+use super::{jobs, may_submit};
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
-use crate::intake::{Arrival, read_text};
-use crate::reconcile::Caller;
-use crate::spec::{JOB_FILE_MAX_BYTES, ResourceSpecs};
+use crate::intake::{Arrival, read_text, read_whole};
+use crate::reconcile::{Caller, Request};
+use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, ResourceSpecs};
 use crate::store::record::Owner;
 use crate::sys::file::{
     Durability, Existing, ignore_missing, optional, read_limited, remove_tree, write_new, write_whole,
@@ -87,31 +92,53 @@ pub(super) enum Place {
 pub(super) struct Written {
     /// There was none before.
     pub(super) is_new: bool,
-    /// The jobs that it makes, with what the daemon will keep of it.
-    pub(super) jobs: Vec<(JobKey, String)>,
+    /// The daemon has taken it in.
+    pub(super) is_known: bool,
 }
 
-/// Writes a job file, whole, if the daemon will take it. Blocks.
-pub(super) fn write(
-    paths: &Paths,
-    specs: &ResourceSpecs,
-    caller: &Caller,
-    wanted: &Wanted,
-) -> Result<Written, ApiError> {
+/// Writes a job file, whole, if the daemon will take it, and waits until it has.
+pub(super) async fn submit(context: &Context, caller: &Caller, wanted: Wanted) -> Result<Written, ApiError> {
+    let specs = context.config.now().specs.clone();
+    let (paths, by) = (context.paths.clone(), caller.clone());
+    let (file, wanted) = blocking(move || Ok((Arc::new(arrival(&paths, &specs, &by, &wanted)?), wanted))).await?;
+    let refused = judged(context, caller, &file).await?;
+    if !refused.is_empty() {
+        return Err(ApiError::InvalidJob(refused));
+    }
+    let (paths, by) = (context.paths.clone(), caller.clone());
+    let is_new = blocking(move || write(&paths, &by, &wanted)).await?;
+    Ok(Written { is_new, is_known: until_known(context, caller, &file).await? })
+}
+
+/// What comes of the text, as a file of the caller's. Blocks.
+fn arrival(paths: &Paths, specs: &ResourceSpecs, caller: &Caller, wanted: &Wanted) -> Result<Arrival, ApiError> {
     let file = path_of(paths, &wanted.key)?;
     let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
     as_caller(caller, || {
-        let target = Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
-        let read = read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs);
-        let jobs = match read.map_err(ApiError::InvalidJob)? {
-            Arrival::Accepted { key, source, .. } => vec![(key, source.text)],
-            Arrival::Swept { jobs, .. } => jobs.into_iter().map(|job| (job.key, job.source.text)).collect(),
-            Arrival::Refused { diagnostics, .. } => return Err(ApiError::InvalidJob(diagnostics)),
-            Arrival::Removed { .. } | Arrival::Stray { .. } => Vec::new(),
-        };
-        let is_new = put(caller, &target, &wanted.text, wanted.place, &format!("job {}", wanted.key))?;
-        Ok(Written { is_new, jobs })
+        Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
+        read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs).map_err(ApiError::InvalidJob)
     })?
+}
+
+/// Writes a job file, whole; whether there was none. Blocks.
+fn write(paths: &Paths, caller: &Caller, wanted: &Wanted) -> Result<bool, ApiError> {
+    let file = path_of(paths, &wanted.key)?;
+    as_caller(caller, || {
+        let target = Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
+        put(caller, &target, &wanted.text, wanted.place, &format!("job {}", wanted.key))
+    })?
+}
+
+/// Why the daemon would refuse it, now. Who may write no job files there is told of none of the jobs and quotas of the workspace.
+async fn judged(context: &Context, caller: &Caller, file: &Arc<Arrival>) -> Result<Vec<Diagnostic>, ApiError> {
+    let (Arrival::Accepted { key, .. } | Arrival::Swept { key, .. }) = file.as_ref() else { return Ok(Vec::new()) };
+    let (jobs_d, workspace, uid) = (context.paths.jobs_d(), key.workspace.clone(), caller.uid);
+    let may_ask = blocking(move || Ok(uid == 0 || may_submit(&jobs_d, workspace.as_str(), uid))).await?;
+    if !may_ask {
+        return Ok(Vec::new());
+    }
+    let file = file.clone();
+    ask(context, |answer| Request::Judge { file, answer }).await
 }
 
 /// Writes the file of `whose`, whole, with the rights of the caller, which this thread has; whether there was none before.
@@ -138,23 +165,47 @@ pub(super) fn put(
     }
 }
 
-/// What would be said of a job file, without writing it. Blocks.
-pub(super) fn check(
-    paths: &Paths,
-    specs: &ResourceSpecs,
-    caller: &Caller,
-    key: &JobKey,
-    text: &[u8],
-) -> Result<Vec<crate::spec::Diagnostic>, ApiError> {
-    let file = path_of(paths, key)?;
-    let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
-    let read = as_caller(caller, || read_text(&paths.jobs_d(), &file, key, text, owner, specs))?;
-    Ok(match read {
-        Ok(Arrival::Accepted { source, .. }) => source.warnings,
-        Ok(Arrival::Swept { jobs, .. }) => jobs.into_iter().next().map(|job| job.source.warnings).unwrap_or_default(),
-        Ok(Arrival::Refused { diagnostics, .. }) | Err(diagnostics) => diagnostics,
-        Ok(Arrival::Removed { .. } | Arrival::Stray { .. }) => Vec::new(),
-    })
+/// What of a job a text is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    /// Its file: templates and overrides belong to it.
+    File,
+    /// All that it is made of.
+    Whole,
+}
+
+/// What would be said of a job file, without writing it.
+pub(super) async fn check(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    (text, part): (Bytes, Part),
+) -> Result<Vec<Diagnostic>, ApiError> {
+    let (paths, specs) = (context.paths.clone(), context.config.now().specs.clone());
+    let by = caller.clone();
+    let read = blocking(move || {
+        let file = path_of(&paths, &key)?;
+        let owner = Owner { uid: by.uid, gid: primary_group_of(by.uid) };
+        as_caller(&by, || match part {
+            Part::File => read_text(&paths.jobs_d(), &file, &key, &text, owner, &specs),
+            Part::Whole => read_whole(&key, &text, owner, &specs),
+        })
+    });
+    let file = match read.await? {
+        Ok(file) => Arc::new(file),
+        Err(diagnostics) => return Ok(diagnostics),
+    };
+    let mut found = judged(context, &caller, &file).await?;
+    found.extend_from_slice(warnings_of(&file));
+    Ok(found)
+}
+
+fn warnings_of(file: &Arrival) -> &[Diagnostic] {
+    match file {
+        Arrival::Accepted { source, .. } => &source.warnings,
+        Arrival::Swept { jobs, .. } => jobs.first().map_or(&[], |job| &job.source.warnings),
+        Arrival::Refused { .. } | Arrival::Removed { .. } | Arrival::Stray { .. } => &[],
+    }
 }
 
 /// The file of a job as it is. Blocks.
@@ -191,27 +242,58 @@ pub(super) fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
     }
 }
 
-/// How long the daemon may take to see that a file has come.
-const SEEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
+/// How long the daemon may take to see that a file has come or gone.
+const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Waits until the daemon has taken in what was written; false when it takes longer than that.
-pub(super) async fn until_known(context: &Context, caller: &Caller, written: &Written) -> Result<bool, ApiError> {
-    let Some((key, text)) = written.jobs.first() else { return Ok(true) };
+/// Waits until something is so, by each round of the daemon; false when that takes too long.
+async fn until<F: Future<Output = Result<bool, ApiError>>>(
+    context: &Context,
+    is_so: impl Fn() -> F,
+) -> Result<bool, ApiError> {
     let mut rounds = context.rounds.clone();
-    let known = async {
+    let seen = async {
         loop {
             rounds.mark_unchanged();
-            match super::jobs::show(context, caller.clone(), key.clone(), None).await {
-                Ok(detail) if detail.text.as_ref() == Some(text) => return Ok(()),
-                Ok(_) | Err(ApiError::Refused(_)) => rounds.changed().await.map_err(|_| ApiError::Ending)?,
-                Err(error) => return Err(error),
+            if is_so().await? {
+                return Ok(());
             }
+            rounds.changed().await.map_err(|_| ApiError::Ending)?;
         }
     };
-    match tokio::time::timeout(SEEN_WITHIN, known).await {
-        Ok(known) => known.map(|()| true),
+    match tokio::time::timeout(SEEN_WITHIN, seen).await {
+        Ok(seen) => seen.map(|()| true),
         Err(_) => Ok(false),
     }
+}
+
+/// Waits until the daemon has taken in what was written. What it refuses after all, since another file or the configuration
+/// has come before it, it says of that very text: the record of the job may still be of the one before.
+async fn until_known(context: &Context, caller: &Caller, file: &Arc<Arrival>) -> Result<bool, ApiError> {
+    let (key, text) = match file.as_ref() {
+        Arrival::Accepted { key, source, .. } => (key, &source.text),
+        Arrival::Swept { jobs, .. } if !jobs.is_empty() => (&jobs[0].key, &jobs[0].source.text),
+        _ => return Ok(true),
+    };
+    let is_known = async || match jobs::show(context, caller.clone(), key.clone(), None).await {
+        Ok(detail) if detail.text.as_ref() == Some(text) => Ok(true),
+        Ok(_) | Err(ApiError::Refused(_)) => match judged(context, caller, file).await? {
+            refused if refused.is_empty() => Ok(false),
+            refused => Err(ApiError::InvalidJob(refused)),
+        },
+        Err(error) => Err(error),
+    };
+    until(context, is_known).await
+}
+
+/// Removes the file of a job and its overrides, and waits until the daemon knows; false when that takes too long.
+pub(super) async fn take_away(context: &Context, caller: Caller, key: JobKey) -> Result<bool, ApiError> {
+    let (paths, of) = (context.paths.clone(), key.clone());
+    blocking(move || remove(&paths, &caller, &of)).await?;
+    let is_gone = async || {
+        let key = key.clone();
+        ask(context, |answer| Request::HasFile { key, answer }).await.map(|is_there| !is_there)
+    };
+    until(context, is_gone).await
 }
 
 #[cfg(test)]
@@ -231,12 +313,12 @@ mod tests {
         let wanted = |text: &str| Wanted { key: key(text), text: b"command = \"true\"".to_vec(), place: Place::Any };
         let caller = Caller::root();
         for name in ["planted/a", "planted/b"] {
-            assert!(write(&paths, &ResourceSpecs::default(), &caller, &wanted(name)).is_err());
+            assert!(write(&paths, &caller, &wanted(name)).is_err());
             assert!(remove(&paths, &caller, &key(name)).is_err());
         }
         assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(victim.join("a.toml")).unwrap(), "kept");
-        assert!(write(&paths, &ResourceSpecs::default(), &caller, &wanted("a")).unwrap().is_new);
+        assert!(write(&paths, &caller, &wanted("a")).unwrap());
         remove(&paths, &caller, &key("a")).unwrap();
         remove(&paths, &caller, &key("nowhere/a")).unwrap();
         assert!(!paths.jobs_d().join("a.toml").exists());

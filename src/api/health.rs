@@ -87,7 +87,7 @@ async fn disk(context: &Context) -> CheckView {
         (Ok(Ok(Some(says))), _) => Err(says),
         (_, Ok(found)) => found,
         (_, Err(_)) => Err(format!(
-            "has not answered for {} s: a disk hangs that the state, workspaces or logs are on",
+            "has not answered for {} s: a disk hangs that the state, images or workspaces are on",
             PATIENCE.as_secs()
         )),
     };

@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use super::error::ApiError;
 use super::flow::Flow;
 use super::may_submit;
-use super::server::Body;
+use super::server::{Body, blocking};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
@@ -66,12 +66,6 @@ impl From<ImageError> for ApiError {
 }
 
 /// Runs what blocks on a thread that may.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
-}
-
 /// An archive that has come, and what it is to become.
 struct Received {
     kind: Kind,

@@ -190,8 +190,11 @@ pub(super) const CLONE: &[Param] = &[
     needed("as", Kind::Name, "The name of the new job."),
     param("to", Kind::Name, "Its workspace; that of the job when absent."),
 ];
-pub(super) const CHECK: &[Param] =
-    &[WORKSPACE, param("job", Kind::Name, "The name that the job is to have; job when absent.")];
+pub(super) const CHECK: &[Param] = &[
+    WORKSPACE,
+    param("job", Kind::Name, "The name that the job is to have; job when absent."),
+    param("whole", Kind::Flag, "The text is all of the job: no overrides of its name are put on top."),
+];
 pub(super) const PUT: &[Param] = &[param("new", Kind::Flag, "Only if there is no such file yet.")];
 const NAME: Param = needed("name", Kind::Text, "The image's name.");
 const WORKSPACE: Param = param("workspace", Kind::Name, "Of this workspace; default when absent.");

@@ -13,13 +13,13 @@ use super::logs::ranges::Asked;
 use super::params::WAIT;
 use super::query::Values;
 use super::routes::Action;
-use super::server::{Body, Call, Context, in_full, json, stream, whole};
+use super::server::{Body, Call, Context, blocking, in_full, json, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, secrets, state,
-    storage, templates, usage,
+    assets, check_there, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi,
+    secrets, state, storage, templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
@@ -163,27 +163,30 @@ async fn images(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
 }
 
 async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
-    let (paths, specs, caller, most) =
-        (context.paths.clone(), context.config.now().specs.clone(), call.caller.clone(), call.body_max());
+    let (caller, most) = (call.caller.clone(), call.body_max());
     let (action, query) = (call.route.action, call.query.clone());
     if action == Action::Check {
         let workspace = query.text("workspace").unwrap_or("default");
         check_reach(&caller, workspace)?;
         let key = jobs::key(workspace, query.text("job").unwrap_or("job"))?;
         let text = whole(call.request.into_body(), most).await?;
-        let diagnostics = blocking(move || files::check(&paths, &specs, &caller, &key, &text)).await?;
+        let part = if query.flag("whole") { files::Part::Whole } else { files::Part::File };
+        let diagnostics = files::check(context, caller, key, (text, part)).await?;
         return ok(&Checked { valid: !diagnostics.iter().any(Diagnostic::is_error), diagnostics });
     }
     let key = jobs::key(call.place(0), call.place(1))?;
     let wanted = match action {
         Action::JobFile => {
+            let paths = context.paths.clone();
             let text = blocking(move || files::read(&paths, &caller, &key)).await?;
             return stream(in_full(text), "application/toml");
         }
         Action::RemoveJobFile => {
-            let message = format!("{key}: its file is removed");
-            blocking(move || files::remove(&paths, &caller, &key)).await?;
-            return done(message);
+            let told = match files::take_away(context, caller, key.clone()).await? {
+                true => "its file is removed",
+                false => "its file is removed; the daemon has not noticed yet",
+            };
+            return done(format!("{key}: {told}"));
         }
         Action::CloneJob => {
             let detail = jobs::show(context, caller.clone(), key.clone(), None).await?;
@@ -199,10 +202,10 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
             Wanted { key, text: whole(call.request.into_body(), most).await?.to_vec(), place }
         }
     };
-    let (key, by) = (wanted.key.clone(), caller.clone());
-    let written = blocking(move || files::write(&paths, &specs, &by, &wanted)).await?;
+    let key = wanted.key.clone();
+    let written = files::submit(context, &caller, wanted).await?;
     let status = if written.is_new { StatusCode::CREATED } else { StatusCode::OK };
-    let message = match files::until_known(context, &caller, &written).await? {
+    let message = match written.is_known {
         true => format!("{key}: its file is written"),
         false => format!("{key}: its file is written; the daemon has not taken it in yet"),
     };
@@ -254,8 +257,14 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             let wanted: TokenRequest =
                 serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
             let uid = user_of(wanted.user.clone(), &caller).await?;
-            let made = blocking(move || tokens.create(&wanted, uid, &caller)).await?;
-            Ok(json(StatusCode::CREATED, &made))
+            let paths = context.paths.clone();
+            let made = blocking(move || {
+                // What is no name is told when the token is made.
+                let named = wanted.workspaces.iter().flatten().filter_map(|name| name.parse().ok());
+                named.into_iter().try_for_each(|name| check_there(&paths, &name))?;
+                tokens.create(&wanted, uid, &caller)
+            });
+            Ok(json(StatusCode::CREATED, &made.await?))
         }
     }
 }
@@ -297,11 +306,4 @@ fn done(message: String) -> Result<Response<Body>, ApiError> {
 
 fn text(text: String, kind: &'static str) -> Result<Response<Body>, ApiError> {
     stream(in_full(text), kind)
-}
-
-/// Runs what blocks on a thread that may.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
 }

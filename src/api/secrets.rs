@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::check_there;
 use super::error::ApiError;
 use crate::config::Paths;
 use crate::ids::{AssetName, WorkspaceName};
@@ -25,7 +26,9 @@ fn name_of(text: &str) -> Result<AssetName, ApiError> {
 
 /// Their names alone. Blocks.
 pub(super) fn list(paths: &Paths, workspace: &str) -> Result<Vec<SecretView>, ApiError> {
-    let found = Secrets::new(paths.secrets()).list(Some(&workspace_of(workspace)?)).map_err(told)?;
+    let workspace = workspace_of(workspace)?;
+    check_there(paths, &workspace)?;
+    let found = Secrets::new(paths.secrets()).list(Some(&workspace)).map_err(told)?;
     let view = |(workspace, secret): (WorkspaceName, AssetName)| SecretView {
         workspace: workspace.to_string(),
         secret: secret.to_string(),
@@ -41,7 +44,9 @@ pub(super) fn put(
     secret: &str,
     content: &[u8],
 ) -> Result<String, ApiError> {
-    Secrets::new(paths.secrets()).put(&workspace_of(workspace)?, &name_of(secret)?, content).map_err(told)?;
+    let whose = workspace_of(workspace)?;
+    check_there(paths, &whose)?;
+    Secrets::new(paths.secrets()).put(&whose, &name_of(secret)?, content).map_err(told)?;
     tracing::info!(workspace, secret, by = caller.name, "a secret was written");
     Ok(format!("secret {secret} of workspace {workspace}: written"))
 }

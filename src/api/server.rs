@@ -308,6 +308,13 @@ pub(super) async fn ask<T: Send + 'static>(
     Ok(receiver.await.map_err(|_| ApiError::Ending)??)
 }
 
+/// Runs what blocks on a thread that may.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| ApiError::Ending)?
+}
+
 /// A body that is there as a whole.
 pub(super) fn in_full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed()

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::error::ApiError;
 use super::server::{Context, ask};
 use crate::config::Paths;
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{HomeName, JobKey, WorkspaceName};
 use crate::reconcile::{Caller, Request};
 use crate::status::State;
 use crate::sys::measure::disk_usage;
@@ -30,8 +30,9 @@ pub trait AskStorage: Send + Sync {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StorageView {
+    /// Or `preset` or `public`, which all see, where these have a quota.
     #[schemars(with = "String")]
-    pub workspace: WorkspaceName,
+    pub workspace: HomeName,
     /// Bytes that it keeps; not counted for a workspace without a quota.
     pub used: Option<u64>,
     /// Bytes that it may keep.
@@ -74,16 +75,22 @@ pub struct EntryView {
 }
 
 const PARTS: [&str; 4] = ["datasets", "code", "models", "jobs"];
+/// Of what all see.
+const SHARED_PARTS: [&str; 2] = ["datasets", "code"];
 /// Workspaces that are measured at once for those who ask: the disk is for the jobs.
 static MEASURING: Semaphore = Semaphore::const_new(1);
 
-/// Those that the caller may enter.
+/// Those that the caller may enter, and what all see where it has a quota.
 pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<WorkspaceView>, ApiError> {
     let (sender, receiver) = oneshot::channel();
     context.storage.ask(sender);
     let storage = receiver.await.map_err(|_| ApiError::Ending)?;
     let jobs = jobs(context).await?;
-    let seen = storage.into_iter().filter(|storage| may_enter(&context.paths, &storage.workspace, caller));
+    let is_seen = |storage: &StorageView| match storage.workspace.workspace() {
+        Some(workspace) => may_enter(&context.paths, &workspace, caller),
+        None => storage.quota.is_some() && caller.reaches(storage.workspace.as_str()),
+    };
+    let seen = storage.into_iter().filter(is_seen);
     let view = |storage: StorageView| {
         let (running, waiting) = jobs.get(storage.workspace.as_str()).copied().unwrap_or_default();
         WorkspaceView { storage, running, waiting }
@@ -101,12 +108,13 @@ pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Re
     };
     let mut workspace = found.ok_or_else(unknown)?;
     let turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
-    let home = context.paths.workspace(&workspace.storage.workspace);
+    let home = context.paths.home(&workspace.storage.workspace);
+    let parts = if workspace.storage.workspace.workspace().is_some() { &PARTS[..] } else { &SHARED_PARTS[..] };
     let uid = caller.uid;
     let measured = tokio::task::spawn_blocking(move || {
         // Also when whoever asked has gone meanwhile.
         let _turn = turn;
-        PARTS.map(|part| measure(&home, part, uid)).into_iter().collect()
+        parts.iter().map(|part| measure(&home, part, uid)).collect()
     });
     let parts: io::Result<Vec<PartView>> = measured.await.map_err(|_| ApiError::Ending)?;
     let parts = parts.map_err(|error| ApiError::Failed(format!("cannot measure workspace {name}: {error}")))?;

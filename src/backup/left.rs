@@ -1,12 +1,12 @@
 //! What the disk shows of runs, whatever the state says: numbers that are taken, and how runs have ended.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::restored::{Left, LeftJob};
+use super::restored::Left;
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::status::{State, StopCause, Verdict};
@@ -30,12 +30,15 @@ pub(super) fn left_in(paths: &Paths, state: &Batch) -> io::Result<Left> {
                 let attempt = u32::try_from(highest(&attempts, "")?).unwrap_or(u32::MAX);
                 let known = left.jobs.entry(key).or_default();
                 if run >= known.run {
-                    *known = LeftJob { run, attempt: attempt.max(known.attempt) };
+                    (known.run, known.attempt) = (run, attempt.max(known.attempt));
+                }
+                if place == "jobs" {
+                    known.events = lines(&job.join("events"))?;
                 }
             }
         }
     }
-    left.jobs.retain(|_, job| job.run > 0);
+    left.jobs.retain(|_, job| job.run > 0 || job.events > 0);
     find_ends(paths, state, &mut left);
     Ok(left)
 }
@@ -92,6 +95,22 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<PathBuf>> {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(Vec::new()),
         Err(error) => Err(error),
+    }
+}
+
+/// How many there are in the file, a last one without its end left out.
+fn lines(path: &Path) -> io::Result<u64> {
+    let mut file = match fs::File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(error),
+    };
+    let (mut lines, mut part) = (0, vec![0; 1 << 16]);
+    loop {
+        match file.read(&mut part)? {
+            0 => return Ok(lines),
+            count => lines += part.iter().take(count).filter(|byte| **byte == b'\n').count() as u64,
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use crate::ids::{JobKey, Timestamp};
 use crate::spec::Diagnostic;
 use crate::status::{EndRecord, State, TaskEnd, Verdict};
 use crate::store::Batch;
-use crate::store::record::{EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase, Unprepared};
+use crate::store::record::{Counters, EventRecord, JobRecord, RunEnd, RunRecord, TaskPhase, Unprepared};
 
 /// More events than there can have been since the backup.
 const EVENTS_APART: u64 = 1 << 32;
@@ -39,6 +39,38 @@ pub(super) struct LeftJob {
     pub(super) run: u32,
     /// The highest attempt of that one.
     pub(super) attempt: u32,
+    /// How many events its file has.
+    pub(super) events: u64,
+}
+
+impl Left {
+    pub(super) fn is_empty(&self) -> bool {
+        self.attempt == 0 && self.jobs.is_empty()
+    }
+}
+
+/// A state of which nothing is known but what the disk has.
+pub(super) fn anew(left: &Left, now: Timestamp) -> Batch {
+    let counters = Counters { attempt: left.attempt, event: serial_behind(0, now), ..Counters::default() };
+    let record = |key: &JobKey, left: &LeftJob| {
+        let why = format!("the state was lost: drop its file again, or `trainyard rm {key}`");
+        JobRecord { next_event: left.events, ..of_directories(key, left.run, why, now) }
+    };
+    Batch {
+        counters: Some(counters),
+        jobs: left.jobs.iter().map(|(key, left)| (key.clone(), record(key, left))).collect(),
+        ..Batch::default()
+    }
+}
+
+/// A job of which only directories are there: a file of its name begins with the next number.
+fn of_directories(key: &JobKey, last_run: u32, why: String, now: Timestamp) -> JobRecord {
+    JobRecord {
+        file_present: false,
+        invalid: vec![Diagnostic::of_file(&format!("{}.toml", key.job), why)],
+        last_run,
+        ..JobRecord::new(now)
+    }
 }
 
 pub(super) struct Adapted {
@@ -74,11 +106,16 @@ struct Adapter<'a> {
 impl Adapter<'_> {
     fn job(&mut self, key: &JobKey, left: Option<&LeftJob>) {
         let (highest, attempt) = left.map_or((0, 0), |left| (left.run, left.attempt));
+        // What its file tells already is not written again under other words.
+        if let Some((job, left)) = self.batch.jobs.get_mut(key).filter(|job| !job.removed).zip(left) {
+            job.next_event = job.next_event.max(job.first_event.saturating_add(left.events));
+        }
         match self.batch.jobs.get(key).map(|job| (job.removed || job.source.is_none(), job.last_run)) {
             Some((false, last)) => self.known(key, last, (highest, attempt)),
             // As it was: its numbers go on counting.
             Some((true, last)) if last >= highest => {}
-            _ => self.unknown(key, highest),
+            _ if highest == 0 => {}
+            _ => self.unknown(key, highest, left.map_or(0, |left| left.events)),
         }
     }
 
@@ -173,26 +210,21 @@ impl Adapter<'_> {
         self.note(key, number, state, format!("restored from a backup of {}: {what}", self.taken));
     }
 
-    /// A job of which only directories are there: a file of its name begins with the next number.
-    fn unknown(&mut self, key: &JobKey, highest: u32) {
+    /// A job of which the backup has nothing, or that it has as removed.
+    fn unknown(&mut self, key: &JobKey, highest: u32, events: u64) {
         let what =
             format!("{key} is later than the backup; what its runs up to {highest} left is in runs/ and models/");
         let before = self.batch.jobs.get(key);
-        let next_event = before.map_or(0, |job| job.next_event);
+        let next_event = before.map_or(0, |job| job.next_event).max(events);
+        let why = format!(
+            "the job is later than the backup of {} that was restored: drop its file again, or `trainyard rm {key}`",
+            self.taken
+        );
         let record = JobRecord {
-            file_present: false,
-            invalid: vec![Diagnostic::of_file(
-                &format!("{}.toml", key.job),
-                format!(
-                    "the job is later than the backup of {} that was restored: drop its file again, or `trainyard rm {key}`",
-                    self.taken
-                ),
-            )],
-            last_run: highest,
             rerun_number: before.map_or(0, |job| job.rerun_number),
             next_event,
             first_event: before.map_or(0, |job| job.first_event),
-            ..JobRecord::new(self.now)
+            ..of_directories(key, highest, why, self.now)
         };
         self.batch.jobs.insert(key.clone(), record);
         self.newer.push(what);

@@ -1,15 +1,15 @@
 //! `trainyard backup FILE | DIR`, `trainyard restore FILE`: of root, about this machine's installation.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
-use super::Exit;
 use super::output::{self, Format};
 use super::progress::Progress;
+use super::{Exit, unreadable};
 use crate::api::client::{Client, ClientError};
 use crate::api::tokens::TokenId;
 use crate::backup::{self, LACKS, Restored, TokensTold, Told, Wanted};
@@ -22,10 +22,10 @@ use crate::transfer::Counted;
 pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format: Format) -> anyhow::Result<Exit> {
     let target = file_for(target)?;
     let directory = target.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let failed = || format!("cannot write in {}", directory.display());
+    let failed = |error| unwritable(directory, error);
     // Both are gone when this process is, however it ends; the backup gets its name when it is whole.
-    let mut state = UnnamedFile::in_directory(directory).with_context(failed)?;
-    let out = UnnamedFile::in_directory(directory).with_context(failed)?;
+    let mut state = UnnamedFile::in_directory(directory).map_err(failed)?;
+    let out = UnnamedFile::in_directory(directory).map_err(failed)?;
     let mut progress = Progress::new(format);
     copy_state(client, paths, state.file(), &mut |done| progress.bytes("state", done, None)).await?;
     let mut told = |done| progress.bytes("backup", done, None);
@@ -45,6 +45,15 @@ pub(super) async fn backup(client: &Client, paths: &Paths, target: &Path, format
         }
     }
     Ok(Exit::Success)
+}
+
+fn unwritable(directory: &Path, error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            anyhow::anyhow!("there is no directory {}; make it, or name another one", directory.display())
+        }
+        _ => anyhow::Error::new(error).context(format!("cannot write in {}", directory.display())),
+    }
 }
 
 /// What files of backups are called by.
@@ -81,7 +90,7 @@ async fn copy_state(client: &Client, paths: &Paths, state: &File, told: Told<'_>
         }
         copied => {
             copied?;
-            Ok(std::io::Write::flush(&mut out)?)
+            Ok(io::Write::flush(&mut out)?)
         }
     }
 }
@@ -91,8 +100,8 @@ pub(super) fn restore(paths: &Paths, from: &Path, wanted: Wanted, format: Format
         bail!("only root may restore: use sudo");
     }
     let mut progress = Progress::new(format);
-    let of = from.metadata().map(|file| file.len()).ok();
-    let mut told = |done| progress.bytes("restore", done, of);
+    let of = from.metadata().map_err(|error| unreadable(from, error))?.len();
+    let mut told = |done| progress.bytes("restore", done, Some(of));
     let restored = backup::restore(paths, from, wanted, crate::sys::now(), &mut told)?;
     progress.end();
     match format {

@@ -1,6 +1,8 @@
-//! `trainyard check FILE…`: what the daemon would say, without a daemon.
+//! `trainyard check FILE…`: what the daemon would say. None is needed; one that answers says as well what the machine and the
+//! workspace have no room for.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -8,14 +10,24 @@ use super::Exit;
 use super::output::{self, Format};
 use super::shelf::Shelf;
 use super::show;
+use crate::api::client::{Client, ClientError};
 use crate::contract::advice;
-use crate::ids::JobName;
+use crate::ids::{JobKey, JobName};
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
 use crate::spec::sweep::in_each_other_s_way;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
-pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: Format) -> anyhow::Result<Exit> {
+/// How long a daemon may take to say what it would.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+pub(super) async fn run(
+    client: &Client,
+    files: &[PathBuf],
+    shelf: &Shelf,
+    effective: bool,
+    format: Format,
+) -> anyhow::Result<Exit> {
     let mut exit = Exit::Success;
     for path in files {
         if is_mask(path) && !is_template(path) {
@@ -28,7 +40,10 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
             exit = Exit::Failure;
             continue;
         }
-        let (found, jobs) = check(path, shelf);
+        let (mut found, jobs) = check(path, shelf);
+        if !found.iter().any(Diagnostic::is_error) {
+            found.extend(said_by_daemon(client, shelf, path, &jobs).await);
+        }
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;
         }
@@ -44,7 +59,7 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
             let told = if found.is_empty() { "ok" } else { "runs" };
             let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
             output::line(&format!("{}: {told}{sweep}", path.display()))?;
-            for (name, spec) in &jobs {
+            for Made { name, spec, .. } in &jobs {
                 // The directory of the file may be that of a workspace.
                 let file = path.with_file_name(format!("{name}.toml")).display().to_string();
                 let lines = if effective { show::effective(&file, spec) } else { show::command_lines(&file, spec) };
@@ -57,8 +72,8 @@ pub(super) fn run(files: &[PathBuf], shelf: &Shelf, effective: bool, format: For
 }
 
 /// A good file and the jobs that it makes: what their tasks run, or all that they come to.
-fn as_json(path: &Path, jobs: &[(String, JobSpec)], effective: bool) -> Value {
-    let job = |(name, spec): &(String, JobSpec)| {
+fn as_json(path: &Path, jobs: &[Made], effective: bool) -> Value {
+    let job = |Made { name, spec, .. }: &Made| {
         let file = path.with_file_name(format!("{name}.toml")).display().to_string();
         let of = if effective { "spec" } else { "runs" };
         let told =
@@ -80,8 +95,53 @@ fn tell_masked(path: &Path, format: Format) -> anyhow::Result<()> {
     }
 }
 
+/// A job that a file makes.
+struct Made {
+    name: JobName,
+    /// All that it is made of, as one file.
+    text: String,
+    spec: JobSpec,
+}
+
+impl Made {
+    /// Whether the machine has room for both or for none.
+    fn takes_as_much_as(&self, other: &Self) -> bool {
+        let wants = |made: &Self| -> Vec<_> {
+            made.spec.roles.iter().map(|role| (role.count, role.resources.clone())).collect()
+        };
+        self.spec.network == other.spec.network && wants(self) == wants(other)
+    }
+}
+
+/// What a daemon refuses that is good by itself: it knows the machine, and what the workspace may have. Of a sweep one job is
+/// asked about for each size.
+async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Made]) -> Vec<Diagnostic> {
+    let file = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+    let Some(key) = file.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Vec::new() };
+    let mut found = Vec::new();
+    for (number, made) in jobs.iter().enumerate() {
+        if jobs[..number].iter().any(|other| made.takes_as_much_as(other)) {
+            continue;
+        }
+        let said = match tokio::time::timeout(ANSWERS_WITHIN, client.check(&key, &made.text)).await {
+            Ok(Ok(checked)) => checked.diagnostics,
+            Ok(Err(ClientError::NotRunning { .. })) => return found,
+            Ok(Err(error)) => return unasked(found, &error.to_string()),
+            Err(_) => return unasked(found, &format!("it has not answered within {} s", ANSWERS_WITHIN.as_secs())),
+        };
+        let errors = said.into_iter().filter(Diagnostic::is_error);
+        found.extend(errors.map(|error| Diagnostic { file: path.display().to_string(), ..error }));
+    }
+    found
+}
+
+fn unasked(found: Vec<Diagnostic>, why: &str) -> Vec<Diagnostic> {
+    output::aside(&output::plain(&format!("whether the machine has room for it the daemon does not say: {why}")));
+    found
+}
+
 /// What there is to say, and the jobs that the file makes by their names.
-fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
+fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<Made>) {
     let mut jobs = Vec::new();
     let file = path.display().to_string();
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
@@ -115,14 +175,14 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>
     (found, jobs)
 }
 
-fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<(String, JobSpec)>) {
+fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
     let one = |stack: &Stack, job: &JobName| {
         let expanded = stack.expand();
         let mut told = expanded.diagnostics;
         if let Some(good) = &expanded.spec {
             told.extend(advice::diagnostics(stack, name, good));
         }
-        (told, expanded.spec.map(|spec| (job.to_string(), spec)))
+        (told, expanded.spec.map(|spec| Made { name: job.clone(), text: expanded.text, spec }))
     };
     let combinations = match stack.combinations(name) {
         Err(found) => return (found, Vec::new()),
@@ -137,7 +197,7 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<(String, 
     let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
     found.dedup();
     let named = combinations.iter().map(|combination| &combination.name).zip(&jobs);
-    let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.1)));
+    let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.spec)));
     found.extend(in_each_other_s_way(&stack.job.file, named));
     (found, jobs.into_iter().flatten().collect())
 }

@@ -26,7 +26,6 @@ use super::{Exit, NotFound};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
-use crate::config::Paths;
 use crate::ids::{AssetName, Bytes, WorkspaceName};
 use crate::sys::process;
 
@@ -88,16 +87,17 @@ pub enum DatasetVerb {
     },
 }
 
+/// The one that jobs would find; where there is none, where it would be.
 fn dataset_of(root: &Path, home: &Whose, name: &AssetName) -> anyhow::Result<PathBuf> {
-    Ok(datasets(root, home.home())?.join(name.as_str()))
+    let places = home.homes().map(|home| Ok(datasets(root, home)?.join(name.as_str())));
+    let mut places = places.collect::<anyhow::Result<Vec<PathBuf>>>()?;
+    let found = places.iter().position(|place| place.symlink_metadata().is_ok()).unwrap_or(0);
+    Ok(places.swap_remove(found))
 }
 
 /// In the mounted tree.
 fn datasets(root: &Path, home: &str) -> anyhow::Result<PathBuf> {
-    whose::known(root, home)?;
-    let place = Paths::new(root)?.mount_point().join(home).join("datasets");
-    fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
-    Ok(place)
+    whose::place(root, home, "datasets")
 }
 
 pub(super) async fn run(
@@ -122,6 +122,9 @@ pub(super) async fn run(
         DatasetVerb::Rm { datasets, home } => {
             let client = client()?;
             let named = datasets.iter().map(|dataset| match split(dataset)? {
+                (name, Some(version)) if version.as_str() == LATEST => bail!(
+                    "{dataset}: say which version, as in {name}@v1; `latest` leads to another one when that has gone"
+                ),
                 (name, Some(version)) => Ok((name, version)),
                 (name, None) => bail!("{name}: say which version, as in {name}@v1"),
             });
@@ -198,7 +201,10 @@ fn list(root: &Path, workspace: &WorkspaceName, text: &str, form: Form) -> anyho
             let Found { versions, latest, has_draft } = found;
             Ok(json!({ "name": name, "kind": kind, "versions": versions, "latest": latest, "draft": has_draft }))
         },
-        nothing: "no datasets; `trainyard dataset import PATH NAME` brings one in",
+        nothing: match text.is_empty() {
+            true => "no datasets; `trainyard dataset import PATH NAME` brings one in",
+            false => "no such datasets; `trainyard dataset ls` lists all",
+        },
     };
     listing.print(&rows, form)?;
     Ok(Exit::Success)
@@ -292,7 +298,7 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
     let dataset = &datasets.join(name.as_str());
     let (draft, target) = (dataset.join(DRAFT), dataset.join(version.as_str()));
     if !may_be_version(version.as_str()) {
-        bail!("a version cannot be called {version}");
+        bail!("a version cannot be called {version}, which has a meaning here: take another name, as v1");
     }
     if fs::symlink_metadata(&target).is_ok() {
         bail!("{name} has a version {version} already; what is published is not replaced: take another name");
@@ -313,7 +319,7 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
         bail!("{name} is not published half-written: {}; close it and try again", written_in(&draft));
     }
     renamed.with_context(|| format!("cannot publish {name}: {} to {}", draft.display(), target.display()))?;
-    let mut line = Progress::new(format);
+    let (mut line, told_as) = (Progress::new(format), format!("{name}@{version}"));
     loop {
         match state_of(dataset, version.as_str())? {
             State::Complete => break,
@@ -324,7 +330,7 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
                 );
             }
             State::Pending { done, of } => {
-                line.set(|| format!("{name}@{version} is frozen; reading {} of {}", Bytes(done), Bytes(of)));
+                line.set(&told_as, || format!("frozen, {} of {} read", Bytes(done).roughly(), Bytes(of).roughly()));
             }
         }
         std::thread::park_timeout(ASK_EVERY);
@@ -375,13 +381,14 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     let tree = dataset.join(&version);
     let tree = File::open(&tree).with_context(|| format!("cannot open {}", tree.display()))?;
     let (mut line, mut read, mut wrong) = (Progress::new(format), 0, 0_u64);
+    let told_as = format!("{name}@{version}");
     let mut told = Ok(());
     let totals = verify(
         &tree,
         manifest,
         &mut |count| {
             read += count;
-            line.set(|| format!("{name}@{version}: {} read", Bytes(read)));
+            line.set(&told_as, || format!("{} read", Bytes(read).roughly()));
         },
         &mut |difference| {
             wrong += 1;

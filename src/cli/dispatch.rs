@@ -25,7 +25,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
     let client = || client(&cli.root);
     match cli.verb {
         Verb::Ps { filter, long, listed, watch, all: _ } => {
-            whose::say_if_unknown(&cli.root, filter.workspace())?;
+            whose::known_if_named(&cli.root, filter.workspace())?;
             let (client, form) = (client()?, listed.or_wide(long, format));
             watch.jobs(&client, async || ps::run(&client, &filter, form).await).await
         }
@@ -34,7 +34,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
         }
         Verb::Queue { workspace, listed, watch } => {
-            whose::say_if_unknown(&cli.root, workspace.as_deref())?;
+            whose::known_if_named(&cli.root, workspace.as_deref())?;
             let (client, form) = (client()?, listed.form(format));
             watch.jobs(&client, async || queue::run(&client, workspace.as_deref(), form).await).await
         }
@@ -86,13 +86,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             show::run(&job, &show::ask(&client()?, &job).await?, effective, format)
         }
         Verb::Image(verb) => {
-            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            whose::known_if_named(&cli.root, verb.workspace())?;
             image::run(&client()?, verb, format).await
         }
         Verb::Dataset(verb) => dataset::run(&cli.root, client, verb, format).await,
         Verb::Model(verb) => model::run(&cli.root, client, &verb, format).await,
         Verb::Secret(verb) => {
-            whose::say_if_unknown(&cli.root, verb.workspace())?;
+            whose::known_if_named(&cli.root, verb.workspace())?;
             secret::run(&cli.root, verb, format)
         }
         Verb::Gpu { listed, watch } => {
@@ -100,7 +100,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             watch.cards(async || gpu::run(&client, form).await).await
         }
         Verb::Token(verb) => {
-            verb.workspaces().iter().try_for_each(|name| whose::say_if_unknown(&cli.root, Some(name)))?;
+            verb.workspaces().iter().try_for_each(|name| whose::known(&cli.root, name))?;
             token::run(&client()?, verb, format).await
         }
         Verb::Workspace { name, listed } => workspace::run(&client()?, name.as_ref(), listed.form(format)).await,
@@ -123,11 +123,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
         Verb::Spec(verb) => {
-            whose::say_if_unknown(&cli.root, Some(verb.workspace()))?;
+            whose::known(&cli.root, verb.workspace())?;
             spec::run(&cli.root, &verb, format)
         }
         Verb::Template(verb) => template::run(&cli.root, verb, format),
-        Verb::Check { files, effective } => check::run(&files, &shelf::Shelf::open(&cli.root)?, effective, format),
+        Verb::Check { files, effective } => {
+            check::run(&client()?, &files, &shelf::Shelf::open(&cli.root)?, effective, format).await
+        }
         Verb::Contract { verb: ContractVerb::Ls { listed } } => contract::list(listed.form(format)),
         Verb::Contract { verb: ContractVerb::Show { name } } => contract::show(&name, format),
         Verb::Import { files, output, dry_run } => {
@@ -176,6 +178,9 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
 
 /// As clap refuses what is missing; at a terminal it is asked for.
 fn nothing_to_make_it_of() -> ! {
-    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks\n";
-    Cli::command().error(ErrorKind::MissingRequiredArgument, message).exit()
+    let message = "--template <TEMPLATE> or --from <FILE> must be given; at a terminal `trainyard new JOB` asks";
+    let mut whole = Cli::command();
+    whole.build();
+    let verb = whole.find_subcommand_mut("new").expect("it is a verb");
+    verb.error(ErrorKind::MissingRequiredArgument, message).exit()
 }

@@ -12,7 +12,7 @@ pub(super) fn run(root: &Path, checks: &[String], format: Format) -> anyhow::Res
         output::error(&format!("there is no check {unknown:?}; there are {}", all.join(", ")));
         return Ok(Exit::Failure);
     }
-    let findings = doctor::examine(root, checks)?;
+    let findings = doctor::examine(root, checks, doctor::BOUND)?;
     match format {
         Format::Json => findings.iter().try_for_each(output::json)?,
         Format::People => screen(&findings, output::columns()).iter().try_for_each(|line| output::line(line))?,

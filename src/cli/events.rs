@@ -3,7 +3,8 @@
 use super::Exit;
 use super::listing::{self, Form};
 use super::output;
-use super::ps::{seconds, shown, when};
+use super::ps::shown;
+use super::times::{seconds, when};
 use crate::api::client::{Client, Follow};
 use crate::api::wire::{EventQuery, EventView, HappeningView};
 use crate::ids::{JobKey, Timestamp};
@@ -37,21 +38,25 @@ pub(super) async fn run(client: &Client, wanted: Wanted, form: Form) -> anyhow::
         output::line(&listing::csv(&HEADS.map(str::to_lowercase)))?;
     }
     let is_stream = wanted.query.follow || wanted.query.after > 0;
-    match &wanted.query.job {
+    let count = match &wanted.query.job {
         Some(key) if !is_stream => of_job(client, key, &wanted, form).await?,
         job => {
             if let Some(key) = job {
                 // One that there is not has no events, which looks like one to which nothing happens.
                 client.job(key).await?;
             }
-            of_all(client, &wanted.query, form).await?;
+            of_all(client, &wanted.query, form).await?
         }
+    };
+    if count == 0 && matches!(form, Form::Table | Form::Wide) {
+        let is_all = (wanted.query.since, wanted.query.until, wanted.query.after) == (None, None, 0);
+        output::aside(if is_all { "nothing has happened yet" } else { "nothing has happened in that time" });
     }
     Ok(Exit::Success)
 }
 
-/// Also what is older than the events of all jobs that are kept.
-async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> anyhow::Result<()> {
+/// Also what is older than the events of all jobs that are kept. How many there were.
+async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> anyhow::Result<usize> {
     let written = |time: Option<u64>| time.map(|time| Timestamp(time).to_string());
     let (since, until) = (written(wanted.query.since), written(wanted.query.until));
     let mut events = client.job_events(key).await?;
@@ -59,15 +64,18 @@ async fn of_job(client: &Client, key: &JobKey, wanted: &Wanted, form: Form) -> a
     events.retain(|event| since.as_ref().is_none_or(|since| event.at >= *since));
     events.retain(|event| until.as_ref().is_none_or(|until| event.at <= *until));
     let skipped = events.len().saturating_sub(wanted.lines.unwrap_or(usize::MAX));
-    events.iter().skip(skipped).try_for_each(|event| match form {
+    let mut told = events.iter().skip(skipped);
+    told.try_for_each(|event| match form {
         Form::Json => output::json(event),
         Form::Table | Form::Wide => output::line(&sentence(&event.at, None, event)),
         _ => print(&key.workspace.to_string(), key.job.as_str(), event, form),
-    })
+    })?;
+    Ok(events.len() - skipped)
 }
 
-async fn of_all(client: &Client, query: &EventQuery, form: Form) -> anyhow::Result<()> {
-    let mut failed = None;
+/// How many there were.
+async fn of_all(client: &Client, query: &EventQuery, form: Form) -> anyhow::Result<usize> {
+    let (mut failed, mut count) = (None, 0);
     let told = client.events(query, |happened| {
         let HappeningView { workspace, job, event, .. } = &happened;
         let printed = match form {
@@ -75,10 +83,11 @@ async fn of_all(client: &Client, query: &EventQuery, form: Form) -> anyhow::Resu
             _ => print(workspace, job, event, form),
         };
         failed = printed.err();
+        count += 1;
         failed.is_none()
     });
     told.await?;
-    failed.map_or(Ok(()), Err)
+    failed.map_or(Ok(count), Err)
 }
 
 fn print(workspace: &str, job: &str, event: &EventView, form: Form) -> anyhow::Result<()> {

@@ -1,7 +1,6 @@
 //! `trainyard image pull|import|ls|show|tag|rm|prune`
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -97,7 +96,7 @@ impl ImageVerb {
 pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> anyhow::Result<Exit> {
     match verb {
         ImageVerb::Pull { name, whose } => {
-            let mut told = Told::new(format);
+            let mut told = Told::new(&name, format);
             client.image_pull(&whose.of(&name), |step| told.step(&step)).await?;
             told.end()
         }
@@ -215,7 +214,7 @@ async fn import(
     // What is sent of a layout is an archive of it.
     let archive_format = if path.is_dir() { Some("oci-archive".to_owned()) } else { archive_format };
     let query = ImportQuery { name: whose.of(name.unwrap_or_default()), tag, format: archive_format };
-    let mut told = Told::new(format);
+    let mut told = Told::new(name.unwrap_or(source), format);
     client.image_import(&query, move |writer| archive.send(writer), |step| told.step(&step)).await?;
     told.end()
 }
@@ -266,15 +265,15 @@ fn source_of(source: &str) -> anyhow::Result<Archived> {
 
 /// Tells how far it has come: one line that is written over on a terminal, else the end alone.
 struct Told {
+    image: String,
     format: Format,
     last: Option<ImageStep>,
-    begun: Instant,
     progress: Progress,
 }
 
 impl Told {
-    fn new(format: Format) -> Self {
-        Self { format, last: None, begun: Instant::now(), progress: Progress::new(format) }
+    fn new(image: &str, format: Format) -> Self {
+        Self { image: image.to_owned(), format, last: None, progress: Progress::new(format) }
     }
 
     fn step(&mut self, step: &ImageStep) {
@@ -282,29 +281,18 @@ impl Told {
             // The last step ends the verb with an error of its own.
             let _ = output::json(step);
         } else if step.layers > 0 {
-            let line = self.line(step);
-            self.progress.set(|| line);
+            let rate = self.progress.rate(step.bytes_done);
+            self.progress.set(&self.image, || figures(step, rate));
         }
         self.last = Some(step.clone());
-    }
-
-    fn line(&self, step: &ImageStep) -> String {
-        let seconds = self.begun.elapsed().max(Duration::from_millis(1)).as_secs_f64();
-        let rate = Bytes((step.bytes_done as f64 / seconds) as u64);
-        format!(
-            "layer {} of {}, {} of {}, {rate}/s",
-            step.layers_done,
-            step.layers,
-            Bytes(step.bytes_done),
-            Bytes(step.bytes)
-        )
     }
 
     fn end(mut self) -> anyhow::Result<Exit> {
         self.progress.end();
         let Some(last) = self.last.take() else { bail!("the daemon went away before it was done") };
         if let Some(error) = last.error {
-            output::error(&error);
+            let is_named = error.contains(&self.image);
+            output::error(&if is_named { error } else { format!("{}: {error}", self.image) });
             return Ok(Exit::Failure);
         }
         let (Some(name), Some(digest)) = (&last.name, &last.digest) else {
@@ -315,4 +303,9 @@ impl Told {
         }
         Ok(Exit::Success)
     }
+}
+
+fn figures(step: &ImageStep, rate: u64) -> String {
+    let [done, of, rate] = [step.bytes_done, step.bytes, rate].map(|bytes| Bytes(bytes).roughly());
+    format!("{} of {} layer(s), {done} of {of}, {rate}/s", step.layers_done, step.layers)
 }

@@ -4,7 +4,7 @@ use anyhow::Context;
 
 use super::Exit;
 use super::output::{self, Format};
-use super::ps::when;
+use super::times::when;
 use super::wait::{self, Code};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
@@ -53,6 +53,11 @@ pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format
         failed.is_none()
     });
     printed.await?;
+    let is_all = !follow && query == LogQuery { task: query.task.clone(), ..LogQuery::default() };
+    if is_all && newest.is_none() && format == Format::People {
+        let report = client.job(&key).await?.report;
+        output::aside(&output::plain(&format!("no output; {key}: {} – {}", report.state, report.reason)));
+    }
     match failed {
         Some(error) => Err(error),
         None if exit_code => Ok(wait::exit_of(&client.job(&key).await?.report, Code::Command)),
@@ -67,8 +72,8 @@ fn silent(report: &JobReport, key: &JobKey, exit_code: bool) -> Option<Exit> {
             output::error(&format!("{key} is invalid, so there is nothing to follow: {}", report.reason));
             Some(if exit_code { Exit::JobFailed } else { Exit::Failure })
         }
-        State::Held => {
-            output::aside(&output::plain(&format!("{key} is held: {}", report.reason)));
+        State::Held | State::Waiting => {
+            output::aside(&output::plain(&format!("{key}: {} – {}", report.state, report.reason)));
             None
         }
         _ => None,

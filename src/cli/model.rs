@@ -14,7 +14,7 @@ use super::output::{self, Format};
 use super::whose;
 use super::{Exit, change};
 use crate::api::client::Client;
-use crate::config::Paths;
+use crate::assets::LATEST;
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 
 #[derive(Debug, Subcommand)]
@@ -70,10 +70,7 @@ pub(super) async fn run(
 
 /// In the mounted tree.
 fn models(root: &Path, workspace: &WorkspaceName) -> anyhow::Result<PathBuf> {
-    whose::known(root, workspace.as_str())?;
-    let place = Paths::new(root)?.mount_point().join(workspace.as_str()).join("models");
-    fs::metadata(&place).with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?;
-    Ok(place)
+    whose::place(root, workspace.as_str(), "models")
 }
 
 struct Model {
@@ -111,10 +108,13 @@ impl Model {
     }
 }
 
-/// JOB[@RUN]
+/// JOB[@RUN]; of the newest run without one.
 fn split(model: &str) -> anyhow::Result<(JobName, Option<u32>)> {
     let (job, run) = model.split_once('@').map_or((model, None), |(job, run)| (job, Some(run)));
-    let run = run.map(|run| run.parse::<u32>().with_context(|| format!("{run:?} is no number of a run")));
+    let run = run.filter(|run| *run != LATEST).map(|run| match run.parse::<u32>() {
+        Ok(run) => Ok(run),
+        Err(_) => bail!("{model}: {run:?} is no number of a run, as in {job}@1; `trainyard model ls` lists them"),
+    });
     Ok((job.parse().with_context(|| format!("{job:?} cannot be a job"))?, run.transpose()?))
 }
 
@@ -122,7 +122,9 @@ fn split(model: &str) -> anyhow::Result<(JobName, Option<u32>)> {
 async fn remove(client: &Client, workspace: &WorkspaceName, models: &[String], format: Format) -> anyhow::Result<Exit> {
     let named = models.iter().map(|model| match split(model)? {
         (job, Some(run)) => Ok((JobKey::new(workspace.clone(), job), run)),
-        (job, None) => bail!("{job}: say of which run, as in {job}@1"),
+        (job, None) => {
+            bail!("{model}: say of which run, as in {job}@1; `latest` leads to another one when that has gone")
+        }
     });
     let mut exit = Exit::Success;
     for (key, run) in named.collect::<anyhow::Result<Vec<_>>>()? {

@@ -102,6 +102,10 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
     }
     match writes {
         Writes::Over if path.exists() => shelf.replace(&path, &text)?,
+        Writes::New if path.exists() => bail!(
+            "{} is there already; nothing was written: take another name, or write over it with --replace",
+            path.display()
+        ),
         Writes::Over | Writes::New => shelf.put(&path, &text)?,
         Writes::Nothing { over } => {
             may_write(&shelf, &path, over)?;
@@ -211,7 +215,7 @@ pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format:
     let target = shelf.job(to)?;
     let made = shelf.stack_of(from)?;
     if target.exists() {
-        bail!("{} is there already; nothing was written", target.display());
+        bail!("{} is there already; nothing was written: take another name", target.display());
     }
     let text = match &made {
         Made::ByFile(stack, _) => stack.job.text.clone(),

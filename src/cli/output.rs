@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use anyhow::Context;
 use serde::Serialize;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
@@ -31,7 +32,7 @@ pub(super) fn line(text: &str) -> anyhow::Result<()> {
 fn written(bytes: &[u8]) -> anyhow::Result<()> {
     match io::stdout().write_all(bytes) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => crate::sys::process::exit_now(0),
-        other => Ok(other?),
+        other => other.context("cannot write to standard output"),
     }
 }
 

@@ -10,10 +10,11 @@ use serde::Deserialize;
 use super::complete::Named;
 use super::listing::{Form, Listing};
 use super::output;
+use super::times::{seconds, when};
 use crate::api::client::Client;
 use crate::api::params::SORTS;
 use crate::api::wire::{JobList, JobQuery};
-use crate::ids::{Timestamp, format_duration, parse_duration};
+use crate::ids::{Timestamp, format_duration};
 use crate::report::JobReport;
 use crate::spec::Diagnostic;
 use crate::status::State;
@@ -45,7 +46,7 @@ pub(super) struct Origin {
     /// Only those of this user, by name or number
     #[arg(long)]
     user: Option<String>,
-    /// Only those submitted or changed within this time, as in 2h or 7d, or since a day or time, as in 2026-03-01
+    /// Only those submitted or changed within this time, as in 2h or 7d, or since a day or time, as in 2026-03-01 or "2026-03-01 12:00:00" (UTC, as times are shown)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Only those submitted or changed longer ago than this, or before this day or time
@@ -99,18 +100,6 @@ impl Filter {
     fn is_open(&self) -> bool {
         self.query().is_ok_and(|query| query == JobQuery { sort: query.sort.clone(), ..JobQuery::default() })
     }
-}
-
-/// A time, a day as it begins in UTC, or a time so long ago, ms since 1970.
-pub(super) fn when(text: &str) -> anyhow::Result<u64> {
-    let day = || Some(text.parse::<jiff::civil::Date>().ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp());
-    if let Some(time) = text.parse::<jiff::Timestamp>().ok().or_else(day) {
-        return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
-    }
-    let Ok(age) = parse_duration(text) else {
-        bail!("{text:?} is no time; write one as in 10m (so long ago), 2026-03-01 or 2026-03-01T12:00:00Z");
-    };
-    Ok(crate::sys::now().0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
 }
 
 /// A user by name or number.
@@ -198,9 +187,4 @@ fn row(job: &Line) -> Vec<String> {
         time,
         why,
     ]
-}
-
-/// Without what is smaller than a second.
-pub(super) fn seconds(time: &str) -> String {
-    time.split('.').next().unwrap_or(time).replace('T', " ")
 }

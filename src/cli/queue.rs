@@ -2,7 +2,8 @@
 
 use super::listing::{Form, Listing, whole};
 use super::output;
-use super::ps::{name, seconds, user_name};
+use super::ps::{name, user_name};
+use super::times::seconds;
 use crate::api::client::Client;
 use crate::api::wire::{JobList, JobQuery};
 use crate::report::JobReport;

@@ -75,7 +75,7 @@ impl Shelf {
     }
 
     /// Whose job files lie beside one; what lies elsewhere is like those of the default workspace.
-    fn workspace_of(&self, path: &Path) -> WorkspaceName {
+    pub(super) fn workspace_of(&self, path: &Path) -> WorkspaceName {
         let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
         let below = directory.as_ref().and_then(|directory| directory.strip_prefix(&self.jobs_d).ok());
         let name = below.and_then(|below| below.to_str()?.parse().ok());
@@ -179,7 +179,7 @@ impl Shelf {
     pub(super) fn copy_overrides(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
         let (from, to) = (overrides_of(from), overrides_of(to));
         if to.symlink_metadata().is_ok() {
-            bail!("{} is there already; nothing was written", to.display());
+            bail!("{} is there already; nothing was written: take another name", to.display());
         }
         if !from.is_dir() {
             return Ok(());
@@ -260,7 +260,7 @@ pub(super) fn put(path: &Path, text: &str) -> anyhow::Result<()> {
 fn put_at(path: &Path, way: &Path, text: &str) -> anyhow::Result<()> {
     match write_new(way, text.as_bytes(), 0o644, Durability::Process).map_err(|error| unwritable(path, error))? {
         Existing::None => Ok(()),
-        Existing::Kept => bail!("{} is there already; nothing was written", path.display()),
+        Existing::Kept => bail!("{} is there already; nothing was written: take another name", path.display()),
     }
 }
 

@@ -120,9 +120,11 @@ fn print(key: &JobKey, view: &JobView) -> anyhow::Result<()> {
         output::table(&["TASK", "GPU", "USE", "MEMORY", "POWER"], &rows)?;
     }
     print_earlier(report, &view.runs)?;
-    for diagnostic in &report.diagnostics {
+    let found: Vec<String> = report.diagnostics.iter().map(ToString::to_string).collect();
+    // The only one is the reason, which is said above.
+    for diagnostic in found.iter().filter(|one| found.len() > 1 || **one != report.reason) {
         output::line("")?;
-        output::line(&diagnostic.to_string())?;
+        output::line(diagnostic)?;
     }
     Ok(())
 }
@@ -171,7 +173,7 @@ fn tasks(tasks: &[TaskReport], usage: &[TaskUsage]) -> Vec<Vec<String>> {
 fn row(task: &TaskReport, usage: Option<&TaskUsage>) -> Vec<String> {
     let cpu = usage.and_then(|usage| usage.cpu_percent).map(|percent| format!("{percent:.0}%"));
     let now = usage.and_then(|usage| usage.memory).map(|bytes| Bytes(bytes).roughly());
-    let most = task.memory_peak.map(|peak| Bytes(peak).to_string());
+    let most = task.memory_peak.map(|peak| Bytes(peak).roughly());
     let memory = now.or(most).unwrap_or_default();
     vec![task.task.clone(), task.phase.clone(), cpu.unwrap_or_default(), memory, task.reason.clone()]
 }

@@ -10,7 +10,7 @@ use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, tell};
-use super::{Exit, NotFound, ps};
+use super::{Exit, NotFound, ps, times};
 use crate::api::templates::{ParamView, TemplateDetail, TemplateView};
 use crate::ids::JobKey;
 
@@ -125,7 +125,7 @@ fn row(listed: &TemplateView) -> Vec<String> {
         Some(error) => format!("invalid: {}", error.lines().next().unwrap_or_default()),
         None => listed.description.clone(),
     };
-    let (changed, user) = (ps::seconds(&listed.changed), ps::user_name(listed.owner));
+    let (changed, user) = (times::seconds(&listed.changed), ps::user_name(listed.owner));
     vec![listed.template.clone(), changed, user, params.join(" "), about]
 }
 

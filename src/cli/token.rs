@@ -6,7 +6,7 @@ use serde_json::json;
 use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
-use super::ps::seconds;
+use super::times::seconds;
 use super::{Exit, change};
 use crate::api::client::Client;
 use crate::api::tokens::{Scope, TokenRequest, TokenView};

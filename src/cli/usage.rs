@@ -3,7 +3,8 @@
 use super::Exit;
 use super::listing::{self, Form};
 use super::output;
-use super::ps::{user_name, when};
+use super::ps::user_name;
+use super::times::when;
 use crate::api::client::Client;
 use crate::api::usage::{By, UsageView};
 

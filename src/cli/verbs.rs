@@ -9,7 +9,7 @@ use super::complete::Named;
 use super::listing::{Listed, Watch};
 use super::output;
 use super::{dataset, generate, image, model, ps, secret, spec, template, token};
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{HomeName, JobKey};
 
 /// Longer lines are hard to read, however wide a terminal is.
 const WIDEST_HELP: usize = 100;
@@ -143,7 +143,7 @@ pub enum Verb {
         /// Only the last lines of each task
         #[arg(short = 'n', long, alias = "tail")]
         lines: Option<u64>,
-        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or 2026-03-01T12:00:00Z
+        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or "2026-03-01 12:00:00" (UTC, as times are shown)
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only what came before that
@@ -203,7 +203,7 @@ pub enum Verb {
         /// Only the last ones of the job
         #[arg(short = 'n', long, requires = "job", conflicts_with_all = ["follow", "after"])]
         lines: Option<usize>,
-        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or 2026-03-01T12:00:00Z
+        /// Only what came in the last while, as in 10m, or since a day or time, as in 2026-03-01 or "2026-03-01 12:00:00" (UTC, as times are shown)
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only what came before that
@@ -386,7 +386,7 @@ pub enum Verb {
     Workspace {
         /// This one alone, with what takes the room: it is measured now, which may take a while
         #[arg(add = Named::Workspaces.completer())]
-        name: Option<WorkspaceName>,
+        name: Option<HomeName>,
         #[command(flatten)]
         listed: Listed,
     },
@@ -398,7 +398,7 @@ pub enum Verb {
         /// Add up by user, workspace or job
         #[arg(long, default_value = "workspace", value_name = "user|workspace|job")]
         by: crate::api::usage::By,
-        /// Only what was used within this time, as in 30d, or since a day or time, as in 2026-03-01
+        /// Only what was used within this time, as in 30d, or since a day or time, as in 2026-03-01 (UTC, as times are shown)
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Print comma-separated values, as -o csv
@@ -408,6 +408,8 @@ pub enum Verb {
         listed: Listed,
     },
     /// Check job files, with their overrides and templates, and templates without running them
+    ///
+    /// No daemon is needed. One that answers says as well what the machine, or the quota of the workspace, has no room for.
     Check {
         /// Paths of job files or templates
         #[arg(required = true)]

@@ -1,12 +1,13 @@
 //! Whose an image or a dataset is.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, bail};
 use clap::Args;
 
+use super::NotFound;
 use super::complete::Named;
-use super::{NotFound, output};
 use crate::api::wire::NameQuery;
 use crate::assets::SHARED;
 use crate::config::Paths;
@@ -40,38 +41,53 @@ impl Whose {
         self.shared().unwrap_or(self.workspace.as_str())
     }
 
+    /// Where jobs look for what has that name, in their order; one place alone where that was said.
+    pub(super) fn homes(&self) -> impl Iterator<Item = &str> {
+        let others = if self.shared().is_none() { &SHARED[..] } else { &[] };
+        [self.home()].into_iter().chain(others.iter().copied())
+    }
+
     pub(super) fn of(&self, name: &str) -> NameQuery {
         let kind = self.shared().map(str::to_owned);
         NameQuery { name: name.to_owned(), workspace: Some(self.workspace.to_string()), kind }
     }
 }
 
-/// Why a workspace is none, if it is: one has a directory of job files, or what it keeps is shown.
-fn unknown(root: &Path, workspace: &str) -> anyhow::Result<Option<NotFound>> {
+/// Refuses a workspace that there is not, before anything is asked or written; what all share is none. One has a directory of job
+/// files, or what it keeps is shown.
+pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
+    if SHARED.contains(&home) {
+        return Ok(());
+    }
     let paths = Paths::new(root)?;
-    let name: WorkspaceName = workspace.parse()?;
+    let name: WorkspaceName = home.parse()?;
     // What others may not look into is there.
     let is_missing =
         |path: &Path| matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
     let missing = name != WorkspaceName::default_workspace()
         && is_missing(&paths.job_files(&name))
-        && is_missing(&paths.mount_point().join(workspace));
-    let told = || NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them"));
-    Ok(missing.then(told))
+        && is_missing(&paths.mount_point().join(home));
+    match missing {
+        false => Ok(()),
+        true => Err(NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them")).into()),
+    }
 }
 
-/// Refuses a workspace that there is not; what all share is none.
-pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
-    if SHARED.contains(&home) {
-        return Ok(());
-    }
-    unknown(root, home)?.map_or(Ok(()), |error| Err(error.into()))
+/// The same of one that need not be named.
+pub(super) fn known_if_named(root: &Path, workspace: Option<&str>) -> anyhow::Result<()> {
+    workspace.map_or(Ok(()), |workspace| known(root, workspace))
 }
 
-/// Says so where there is no such workspace (yet), and no more.
-pub(super) fn say_if_unknown(root: &Path, workspace: Option<&str>) -> anyhow::Result<()> {
-    if let Some(error) = workspace.map(|workspace| unknown(root, workspace)).transpose()?.flatten() {
-        output::aside(&error.to_string());
-    }
-    Ok(())
+/// A part of a workspace, or of what all share, in the mounted tree.
+pub(super) fn place(root: &Path, home: &str, part: &str) -> anyhow::Result<PathBuf> {
+    known(root, home)?;
+    let place = Paths::new(root)?.mount_point().join(home).join(part);
+    match place.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => bail!(
+            "you may not enter workspace {home}: it is open to whom the owner, group and mode of its directory in jobs.d say; \
+             `trainyard workspace` lists those that you may enter"
+        ),
+        looked => looked.with_context(|| format!("cannot look into {}: is the daemon running?", place.display()))?,
+    };
+    Ok(place)
 }

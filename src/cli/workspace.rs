@@ -7,12 +7,12 @@ use super::listing::{Form, Listing, whole};
 use super::output;
 use crate::api::client::Client;
 use crate::api::storage::{PartView, WorkspaceView};
-use crate::ids::{Bytes, WorkspaceName};
+use crate::ids::{Bytes, HomeName};
 
 /// So many of the largest things are named of each part.
 const LARGEST: usize = 5;
 
-pub(super) async fn run(client: &Client, name: Option<&WorkspaceName>, form: Form) -> anyhow::Result<Exit> {
+pub(super) async fn run(client: &Client, name: Option<&HomeName>, form: Form) -> anyhow::Result<Exit> {
     match name {
         Some(name) => one(client, name, form).await?,
         None => all(client, form).await?,
@@ -33,7 +33,7 @@ async fn all(client: &Client, form: Form) -> anyhow::Result<()> {
     print(&workspaces, form)
 }
 
-async fn one(client: &Client, name: &WorkspaceName, form: Form) -> anyhow::Result<()> {
+async fn one(client: &Client, name: &HomeName, form: Form) -> anyhow::Result<()> {
     let detail = client.workspace(name).await?;
     if form == Form::Json {
         return output::json(&detail);

@@ -32,6 +32,8 @@ pub(super) struct WireLimits {
     min_free: Option<String>,
     /// For [`super::storage`].
     pub(super) workspace_storage: Option<String>,
+    pub(super) public_storage: Option<String>,
+    pub(super) preset_storage: Option<String>,
 }
 
 const DEFAULT_STOP_GRACE: Duration = Duration::from_secs(30);

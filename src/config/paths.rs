@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::ConfigError;
-use crate::ids::{AttemptId, JobKey, TaskName, WorkspaceName};
+use crate::ids::{AttemptId, HomeName, JobKey, TaskName, WorkspaceName};
 
 /// Where things lie; all below one root.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +132,10 @@ impl Paths {
     /// What the mount shows.
     pub fn workspaces(&self) -> PathBuf {
         self.state_dir().join("workspaces")
+    }
+
+    pub fn home(&self, home: &HomeName) -> PathBuf {
+        self.workspaces().join(home.as_str())
     }
 
     pub fn workspace(&self, workspace: &WorkspaceName) -> PathBuf {

@@ -1,10 +1,11 @@
-//! How much workspaces may keep on the disk: `[limits] workspace_storage` and `storage` of `[workspaces.NAME]`.
+//! How much may be kept on the disk: by workspaces (`[limits] workspace_storage`, and `storage` of `[workspaces.NAME]`), and of what
+//! they all see (`[limits] public_storage`, `preset_storage`).
 
 use std::collections::BTreeMap;
 
 use super::WireWorkspace;
 use super::limits::WireLimits;
-use crate::ids::{Bytes, NameError, QuantityError, WorkspaceName};
+use crate::ids::{Bytes, HomeName, NameError, QuantityError, WorkspaceName};
 
 /// How much workspaces may keep on the disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,12 +14,19 @@ pub struct StorageConfig {
     of: BTreeMap<WorkspaceName, Option<u64>>,
     /// Of all others.
     others: Option<u64>,
+    /// Of what all workspaces see.
+    public: Option<u64>,
+    preset: Option<u64>,
 }
 
 impl StorageConfig {
-    /// Bytes that the workspace may keep; as much as there is room for when `None`.
-    pub fn of(&self, workspace: &WorkspaceName) -> Option<u64> {
-        self.of.get(workspace).copied().unwrap_or(self.others)
+    /// Bytes that may be kept there; as much as there is room for when `None`.
+    pub fn of(&self, home: &HomeName) -> Option<u64> {
+        match home.workspace() {
+            Some(workspace) => self.of.get(&workspace).copied().unwrap_or(self.others),
+            None if home.as_str() == "public" => self.public,
+            None => self.preset,
+        }
     }
 }
 
@@ -32,16 +40,22 @@ pub(super) fn read(
     let mut of = BTreeMap::new();
     for (name, keys) in workspaces {
         let workspace: WorkspaceName = name.parse().map_err(|error: NameError| {
-            (format!("workspaces.{name}"), format!("{error}; a quota is of a workspace"))
+            let hint = "a quota is of a workspace; of `public` and `preset` it is public_storage and preset_storage in [limits]";
+            (format!("workspaces.{name}"), format!("{error}; {hint}"))
         })?;
         if let Some(text) = &keys.storage {
             let key = format!("workspaces.{name}.storage");
             of.insert(workspace, quota(text).map_err(|message| (key, message))?);
         }
     }
-    let others = limits.workspace_storage.as_ref().map(|text| quota(text)).transpose();
-    let others = others.map_err(|message| ("limits.workspace_storage".to_owned(), message))?.flatten();
-    Ok(StorageConfig { of, others })
+    let limit = |key: &str, text: &Option<String>| {
+        let bytes = text.as_ref().map(|text| quota(text)).transpose();
+        bytes.map(Option::flatten).map_err(|message| (format!("limits.{key}"), message))
+    };
+    let others = limit("workspace_storage", &limits.workspace_storage)?;
+    let public = limit("public_storage", &limits.public_storage)?;
+    let preset = limit("preset_storage", &limits.preset_storage)?;
+    Ok(StorageConfig { of, others, public, preset })
 }
 
 /// A size, or `unlimited`.

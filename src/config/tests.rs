@@ -69,6 +69,8 @@ fn wrong_values_and_unknown_keys_are_told_with_their_key() {
         ("[workspaces.\"a/b\"]\nstorage = \"1GiB\"", "workspaces.a/b"),
         ("[workspaces.public]\nstorage = \"1GiB\"", "workspaces.public"),
         ("[limits]\nworkspace_storage = \"0\"", "limits.workspace_storage"),
+        ("[limits]\npublic_storage = \"0\"", "limits.public_storage"),
+        ("[workspaces.public]\nstorage = \"1GiB\"", "public_storage"),
         ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
         ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
         ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
@@ -103,7 +105,7 @@ fn a_grace_beyond_the_bound_is_the_bound_and_told_by_its_key() {
 
 #[test]
 fn storage_is_that_of_the_workspace_else_that_of_all() {
-    let name = |text: &str| text.parse::<WorkspaceName>().unwrap();
+    let name = |text: &str| text.parse::<HomeName>().unwrap();
     assert_eq!(load("").unwrap().storage_of(&name("default")), None);
     let told = "[limits]\nworkspace_storage = \"1GiB\"\n[workspaces.default]\nstorage = \"500GiB\"\n\
                 [workspaces.free]\nstorage = \"unlimited\"\n[workspaces.bare]\n";
@@ -111,6 +113,9 @@ fn storage_is_that_of_the_workspace_else_that_of_all() {
     let of = |workspace: &str| config.storage_of(&name(workspace));
     assert_eq!(of("default"), Some(500 << 30));
     assert_eq!((of("free"), of("bare"), of("other")), (None, Some(1 << 30), Some(1 << 30)));
+    assert_eq!((of("public"), of("preset")), (None, None), "they are no workspaces");
+    let config = load("[limits]\npublic_storage = \"2GiB\"\npreset_storage = \"unlimited\"").unwrap();
+    assert_eq!(["public", "preset", "other"].map(|home| config.storage_of(&name(home))), [Some(2 << 30), None, None]);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! what no directory or variable can stand for.
 
 mod lost;
-mod tail;
 
 use std::collections::BTreeMap;
 

@@ -72,9 +72,8 @@ pub(super) fn executed(program: &str) -> Vec<String> {
 /// What the role's own command runs, one after the other.
 fn commands(task: &Task<'_>) -> Vec<Vec<String>> {
     match &task.role.command {
-        Command::Shell(text) => shell::commands(text),
-        Command::Exec(words) => shell::of_words(words.clone()),
-        Command::Default => shell::of_words(task.inside.command.clone()),
+        Command::Default => shell::commands(&Command::Exec(task.inside.command.clone())),
+        own => shell::commands(own),
     }
 }
 

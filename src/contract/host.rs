@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::{Task, topology};
+use super::{Task, naming, topology};
 use crate::spec::{Platform, Profile};
 
 /// The name, or the address, by which a platform's variables speak of a task.
@@ -17,7 +17,7 @@ pub(super) fn primary(task: &Task<'_>) -> String {
 
 /// All names of a task beside its own host name, the one that is used first.
 pub(super) fn names(task: &Task<'_>) -> Vec<String> {
-    let (job, role, index) = (dns(task.identity.key.job.as_str()), dns(task.role.name.as_str()), task.index);
+    let (job, role, index) = (job(task), dns(task.role.name.as_str()), task.index);
     let space = dns(task.identity.key.workspace.as_str());
     let plain = format!("{job}-{role}-{index}");
     let contract = task.spec.contract;
@@ -35,10 +35,10 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
         }
         (Platform::SageMaker, _) => vec![format!("algo-{}", node_number(task) + 1)],
         (Platform::Volcano, _) => vec![format!("{plain}.{job}"), plain],
-        // Whatever its role is called: scripts build the address of a node from its number.
+        // Whatever its role is called: scripts build the address of a node from its number. What is none comes behind, if it is called so.
         (Platform::ModelArts, _) => {
-            let node = topology::rank(task).map(|rank| format!("{job}-worker-{rank}"));
-            let plain = node.unwrap_or(plain);
+            let number = topology::rank(task).or_else(|| (role == "worker").then(|| node_number(task)));
+            let plain = number.map_or(plain, |number| format!("{job}-worker-{number}"));
             vec![format!("{plain}.{job}"), plain]
         }
         (Platform::Pai, Profile::Dlc) => vec![format!("dlc{plain}.{space}.svc"), format!("dlc{plain}")],
@@ -48,6 +48,10 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
             vec![format!("cmle-training-workerpool{pool}-{job}-{index}")]
         }
         (Platform::Google, _) => vec![format!("cmle-training-{role}-{job}-{index}")],
+        // The first task of `ps1` is not the eleventh of `ps`.
+        (Platform::Kubeflow, Profile::Swarm) if role.ends_with(|c: char| c.is_ascii_digit()) => {
+            vec![format!("{role}-{index}")]
+        }
         (Platform::Kubeflow, Profile::Swarm) => vec![format!("{role}{index}")],
         (Platform::Kubeflow, _) => vec![format!("{plain}.{space}.svc"), plain],
         (Platform::Mpi, _) => vec![format!("{plain}.{job}.{space}.svc"), plain],
@@ -72,15 +76,23 @@ pub(super) fn address(task: &Task<'_>) -> Ipv4Addr {
     task.place().map_or(Ipv4Addr::LOCALHOST, |place| place.address)
 }
 
-/// A label of a domain name: what cannot be in one becomes `-`, and what is left of nothing a number of its own.
-pub(super) fn dns(text: &str) -> String {
-    let lower = text.to_lowercase();
-    let label: String = lower.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    let label = label.trim_matches('-');
-    if lower.is_ascii() && !label.is_empty() && label.len() <= 40 {
-        return label.to_owned();
+/// The job as a label of a domain name, which no other job has: others may come to the same where its name cannot be one.
+pub(super) fn job(task: &Task<'_>) -> String {
+    let name = task.identity.key.job.as_str();
+    match label(name) {
+        Some(label) if label != name => format!("{label}-{}", naming::hash(name)),
+        _ => dns(name),
     }
-    use sha2::Digest;
-    let digest = sha2::Sha256::digest(text.as_bytes());
-    format!("j{}", digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect::<String>())
+}
+
+/// A label of a domain name, and where nothing is left of the text a number of its own.
+fn dns(text: &str) -> String {
+    label(text).unwrap_or_else(|| format!("j{}", naming::hash(text)))
+}
+
+/// The text with `-` where it has what cannot be in a label.
+fn label(text: &str) -> Option<String> {
+    let label: String = text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    let label = label.trim_matches('-');
+    (text.is_ascii() && !label.is_empty() && label.len() <= 40).then(|| label.to_owned())
 }

@@ -111,14 +111,13 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
 
 fn second(task: &Task<'_>) -> Pairs {
     let nodes = topology::nodes(task);
-    let job = host::dns(task.identity.key.job.as_str());
     let index = topology::rank(task).unwrap_or(task.index as usize);
     let mut out = vec![
         pair("MA_NUM_HOSTS", nodes.len()),
         pair("VC_WORKER_NUM", nodes.len()),
         pair("VC_TASK_INDEX", index),
         pair("VC_WORKER_HOSTS", join(nodes.iter().map(host::primary), ",")),
-        pair("MA_VJ_NAME", &job),
+        pair("MA_VJ_NAME", host::job(task)),
         pair("MA_TASK_NAME", task_name(task)),
         pair("MA_CURRENT_INSTANCE_NAME", host::short(task)),
         pair("MA_CURRENT_HOST_IP", host::address(task)),

@@ -66,7 +66,8 @@ impl Rule {
     }
 }
 
-fn hash(name: &str) -> String {
+/// Of a name alone, so that what ends with it is of that name.
+pub(super) fn hash(name: &str) -> String {
     Sha256::digest(name.as_bytes()).iter().take(3).map(|byte| format!("{byte:02x}")).collect()
 }
 

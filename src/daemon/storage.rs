@@ -24,7 +24,7 @@ use super::configuration::{Edited, Heed};
 use crate::api::storage::{AskStorage, StorageView};
 use crate::assets::enforced;
 use crate::config::{InForce, Paths};
-use crate::ids::{Bytes, JobKey, WorkspaceName};
+use crate::ids::{Bytes, HomeName, JobKey, WorkspaceName};
 use crate::reconcile::{Event, Settings};
 use crate::report::{Change, JobReport};
 use crate::sys::service;
@@ -89,7 +89,7 @@ enum Word {
     Jobs(Vec<(JobKey, Sight)>),
     Measured(Measured),
     /// Something was removed from a workspace behind the mount.
-    Removed(WorkspaceName),
+    Removed(HomeName),
     /// A model of the job.
     ModelRemoved(JobKey),
     Ask(oneshot::Sender<Vec<StorageView>>),
@@ -139,9 +139,9 @@ impl Storage {
     }
 
     /// To be called before [`crate::assets::make_home`].
-    pub(super) fn prepare_home(&self, paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
+    pub(super) fn prepare_home(&self, paths: &Paths, workspace: &HomeName) -> io::Result<()> {
         let limit = self.config.now().storage_of(workspace);
-        limit.map_or(Ok(()), |_| enforced::prepare(&paths.workspace(workspace)))
+        limit.map_or(Ok(()), |_| enforced::prepare(&paths.home(workspace)))
     }
 
     pub(super) fn workspaces_may_have_come(&self) {
@@ -172,7 +172,6 @@ impl AskStorage for Storage {
     }
 
     fn removed(&self, home: &str) {
-        // What all workspaces share has no quota.
         if let Ok(workspace) = home.parse() {
             self.say(Word::Removed(workspace));
         }
@@ -186,7 +185,7 @@ impl AskStorage for Storage {
 impl Opened {
     /// The workspaces that have no room, for whoever must know before anything starts.
     pub(super) fn full(&self) -> BTreeMap<WorkspaceName, String> {
-        self.keeper.full.clone()
+        of_workspaces(&self.keeper.full)
     }
 
     /// With what is known of jobs, whose runs and models are measured all at once.
@@ -220,17 +219,17 @@ struct Keeper {
     edited: Edited,
     measurer: Measurer,
     events: UnboundedSender<Event>,
-    workspaces: BTreeMap<WorkspaceName, Kept>,
+    workspaces: BTreeMap<HomeName, Kept>,
     /// What the mount has counted.
     counts: Counts,
     /// Bytes of runs and models, by their paths in a workspace. Of a workspace that is being measured for the first time: none.
-    behind: BTreeMap<WorkspaceName, BTreeMap<PathBuf, u64>>,
-    rounds: BTreeMap<WorkspaceName, u64>,
+    behind: BTreeMap<HomeName, BTreeMap<PathBuf, u64>>,
+    rounds: BTreeMap<HomeName, u64>,
     jobs: BTreeMap<JobKey, Sight>,
     told: Quotas,
     /// As they were before this daemon.
     before: Quotas,
-    full: BTreeMap<WorkspaceName, String>,
+    full: BTreeMap<HomeName, String>,
     measure_at: Option<Instant>,
     config_at: Option<Instant>,
 }
@@ -347,7 +346,7 @@ impl Keeper {
         }
     }
 
-    fn hold(&mut self, workspace: WorkspaceName, kept: Kept) {
+    fn hold(&mut self, workspace: HomeName, kept: Kept) {
         if let Some(limit) = kept.limit {
             let (limit, note) = (Bytes(limit), kept.note.as_deref().unwrap_or_default());
             tracing::info!(%workspace, %limit, held = ?kept.held, note, "a workspace has a quota");
@@ -362,59 +361,62 @@ impl Keeper {
 
     fn job(&mut self, key: JobKey, sight: Sight) {
         let of = |run: u32| PathBuf::from(format!("jobs/{}/runs/{run}", key.job));
+        let home = HomeName::from(&key.workspace);
         if self.jobs.insert(key.clone(), sight) == Some(sight) {
             return;
         }
         match sight {
-            Sight::Open { run, .. } => self.measure(&key.workspace, vec![of(run)]),
+            Sight::Open { run, .. } => self.measure(&home, vec![of(run)]),
             Sight::Over { run } => {
                 let model = PathBuf::from(format!("models/{}", key.job));
-                self.measure(&key.workspace, vec![of(run), model]);
+                self.measure(&home, vec![of(run), model]);
             }
             Sight::Removed => {
                 self.jobs.remove(&key);
-                self.forget_removed(&key.workspace);
+                self.forget_removed(&home);
                 let runs = format!("jobs/{}/runs", key.job);
-                if let Some(places) = self.behind.get_mut(&key.workspace) {
+                if let Some(places) = self.behind.get_mut(&home) {
                     places.retain(|place, _| !place.starts_with(&runs));
-                } else if self.is_counted(&key.workspace) {
+                } else if self.is_counted(&home) {
                     // All is being measured, and may have found it there.
-                    self.measurer.ask(key.workspace, What::All);
+                    self.measurer.ask(home, What::All);
                 }
             }
         }
     }
 
     fn model_removed(&self, key: &JobKey) {
-        self.forget_removed(&key.workspace);
-        self.measure(&key.workspace, vec![PathBuf::from(format!("models/{}", key.job))]);
-        if !self.behind.contains_key(&key.workspace) && self.is_counted(&key.workspace) {
+        let home = HomeName::from(&key.workspace);
+        self.forget_removed(&home);
+        self.measure(&home, vec![PathBuf::from(format!("models/{}", key.job))]);
+        if !self.behind.contains_key(&home) && self.is_counted(&home) {
             // All is being measured, and may have found it there.
-            self.measurer.ask(key.workspace.clone(), What::All);
+            self.measurer.ask(home, What::All);
         }
     }
 
-    fn forget_removed(&self, workspace: &WorkspaceName) {
+    fn forget_removed(&self, workspace: &HomeName) {
         if self.workspaces.get(workspace).is_some_and(|kept| kept.held == Held::Btrfs) {
             self.measurer.ask(workspace.clone(), What::Forget);
         }
     }
 
     /// Asks for places to be measured, where that is ours to do.
-    fn measure(&self, workspace: &WorkspaceName, places: Vec<PathBuf>) {
+    fn measure(&self, workspace: &HomeName, places: Vec<PathBuf>) {
         if self.is_counted(workspace) {
             places.into_iter().for_each(|place| self.measurer.ask(workspace.clone(), What::Place(place)));
         }
     }
 
-    fn is_counted(&self, workspace: &WorkspaceName) -> bool {
+    fn is_counted(&self, workspace: &HomeName) -> bool {
         self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some() && kept.held == Held::Counted)
     }
 
     fn measure_what_runs(&mut self) {
         for (key, sight) in &self.jobs {
             if let Sight::Open { run, .. } = sight {
-                self.measure(&key.workspace, vec![PathBuf::from(format!("jobs/{}/runs/{run}", key.job))]);
+                let home = HomeName::from(&key.workspace);
+                self.measure(&home, vec![PathBuf::from(format!("jobs/{}/runs/{run}", key.job))]);
             }
         }
         // Whether there is room again is known when btrfs has written what was removed.
@@ -449,10 +451,12 @@ impl Keeper {
     }
 
     /// Whether the place is not that of a job that has been removed.
-    fn is_known(&self, workspace: &WorkspaceName, place: &Path) -> bool {
+    fn is_known(&self, workspace: &HomeName, place: &Path) -> bool {
         let mut parts = place.iter().map(|part| part.to_str().unwrap_or_default());
         match (parts.next(), parts.next().and_then(|job| job.parse().ok())) {
-            (Some("jobs"), Some(job)) => self.jobs.contains_key(&JobKey::new(workspace.clone(), job)),
+            (Some("jobs"), Some(job)) => {
+                workspace.workspace().is_none_or(|workspace| self.jobs.contains_key(&JobKey::new(workspace, job)))
+            }
             _ => true,
         }
     }
@@ -480,30 +484,39 @@ impl Keeper {
             self.report_room(&full);
             self.full = full;
             // The receiver is gone only when the daemon ends.
-            let _ = self.events.send(Event::Full(self.full.clone()));
+            let _ = self.events.send(Event::Full(of_workspaces(&self.full)));
         }
-        let is_watched =
-            |workspace: &WorkspaceName| self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some());
+        let is_watched = |workspace: &HomeName| self.workspaces.get(workspace).is_some_and(|kept| kept.limit.is_some());
         let wanted = !self.full.is_empty()
-            || self.jobs.iter().any(|(key, sight)| matches!(sight, Sight::Open { .. }) && is_watched(&key.workspace));
+            || self
+                .jobs
+                .iter()
+                .any(|(key, sight)| matches!(sight, Sight::Open { .. }) && is_watched(&HomeName::from(&key.workspace)));
         self.measure_at = wanted.then(|| self.measure_at.unwrap_or_else(|| Instant::now() + MEASURE_EVERY));
     }
 
-    fn report_room(&self, full: &BTreeMap<WorkspaceName, String>) {
+    fn report_room(&self, full: &BTreeMap<HomeName, String>) {
         for (workspace, said) in full.iter().filter(|(workspace, _)| !self.full.contains_key(workspace)) {
-            tracing::warn!(%workspace, reason = said, "no room: nothing is started in this workspace until there is");
+            match workspace.workspace() {
+                Some(_) => {
+                    tracing::warn!(%workspace, reason = said, "no room: nothing is started in this workspace until there is");
+                }
+                None => {
+                    tracing::warn!(home = %workspace, reason = said, "no room: nothing is put there until there is")
+                }
+            }
         }
         for workspace in self.full.keys().filter(|workspace| !full.contains_key(workspace)) {
             tracing::info!(%workspace, "there is room again");
         }
     }
 
-    fn tell(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<Told> {
+    fn tell(&self, workspace: &HomeName, kept: &Kept) -> Option<Told> {
         let round = self.rounds.get(workspace).copied().unwrap_or(0);
         Some(Told { limit: kept.limit?, held: kept.held, behind: self.behind(workspace), round })
     }
 
-    fn behind(&self, workspace: &WorkspaceName) -> u64 {
+    fn behind(&self, workspace: &HomeName) -> u64 {
         match self.behind.get(workspace) {
             Some(places) => places.values().sum(),
             // Until it is measured, as it was.
@@ -512,25 +525,26 @@ impl Keeper {
     }
 
     /// Bytes that a workspace with a quota keeps.
-    fn used(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<u64> {
+    fn used(&self, workspace: &HomeName, kept: &Kept) -> Option<u64> {
         kept.limit?;
         match kept.held {
             Held::Counted => {
                 Some(self.counts.get(workspace).copied().unwrap_or(0).saturating_add(self.behind(workspace)))
             }
-            Held::Btrfs | Held::Project => quota::usage_by_kernel(&self.paths.workspace(workspace)).ok(),
+            Held::Btrfs | Held::Project => quota::usage_by_kernel(&self.paths.home(workspace)).ok(),
         }
     }
 
-    fn no_room(&self, workspace: &WorkspaceName, kept: &Kept) -> Option<String> {
+    fn no_room(&self, workspace: &HomeName, kept: &Kept) -> Option<String> {
         let (limit, used) = (kept.limit?, self.used(workspace, kept)?);
         let is_full = limit.saturating_sub(used) < ROOM.min(limit / 100);
         is_full.then(|| {
-            format!("workspace {workspace} keeps {} of the {} that it may", Bytes(used).roughly(), Bytes(limit))
+            let what = if workspace.workspace().is_some() { "workspace " } else { "" };
+            format!("{what}{workspace} keeps {} of the {} that it may", Bytes(used).roughly(), Bytes(limit))
         })
     }
 
-    fn view(&self, workspace: &WorkspaceName, kept: &Kept) -> StorageView {
+    fn view(&self, workspace: &HomeName, kept: &Kept) -> StorageView {
         StorageView {
             workspace: workspace.clone(),
             used: self.used(workspace, kept),
@@ -548,8 +562,12 @@ impl Keeper {
     }
 }
 
-/// Those that have a directory; what all of them see is none.
-fn workspaces(paths: &Paths) -> io::Result<BTreeSet<WorkspaceName>> {
+fn of_workspaces(full: &BTreeMap<HomeName, String>) -> BTreeMap<WorkspaceName, String> {
+    full.iter().filter_map(|(home, said)| Some((home.workspace()?, said.clone()))).collect()
+}
+
+/// Those that have a directory, and what all of them see.
+fn workspaces(paths: &Paths) -> io::Result<BTreeSet<HomeName>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(paths.workspaces())? {
         let entry = entry?;
@@ -566,13 +584,13 @@ mod tests {
     use crate::config::Config;
 
     /// A keeper of the workspace `default`, which is counted, and what it asks to be measured.
-    fn keeper(root: &Path) -> (Keeper, Receiver<(WorkspaceName, What)>) {
+    fn keeper(root: &Path) -> (Keeper, Receiver<(HomeName, What)>) {
         std::fs::create_dir_all(root.join("etc/trainyard")).unwrap();
         std::fs::write(root.join("etc/trainyard/trainyard.toml"), "[workspaces.default]\nstorage = \"1GiB\"\n")
             .unwrap();
         let config = Config::load(root).unwrap();
         for part in ["datasets", "code"] {
-            std::fs::create_dir_all(config.paths.workspace(&workspace()).join(part)).unwrap();
+            std::fs::create_dir_all(config.paths.home(&workspace()).join(part)).unwrap();
         }
         let (measurer, asked) = Measurer::idle();
         let (events, _) = tokio::sync::mpsc::unbounded_channel();
@@ -582,7 +600,7 @@ mod tests {
         (keeper, asked)
     }
 
-    fn workspace() -> WorkspaceName {
+    fn workspace() -> HomeName {
         "default".parse().unwrap()
     }
 
@@ -608,7 +626,8 @@ mod tests {
     fn what_is_removed_while_all_is_measured_has_all_measured_once_more() {
         let root = tempfile::tempdir().unwrap();
         let (mut keeper, asked) = keeper(root.path());
-        let key = JobKey::new(workspace(), "train".parse().unwrap());
+        let job = |name: &str| JobKey::new(workspace().workspace().unwrap(), name.parse().unwrap());
+        let key = job("train");
         keeper.job(key.clone(), Sight::Over { run: 1 });
         asked.try_iter().for_each(drop);
         keeper.job(key.clone(), Sight::Removed);
@@ -620,7 +639,7 @@ mod tests {
         keeper.job(key, Sight::Removed);
         assert_eq!(asked.try_iter().count(), 0, "then it is known what goes");
         // Of models it is looked how much is left.
-        keeper.take(Word::ModelRemoved(JobKey::new(workspace(), "other".parse().unwrap())));
+        keeper.take(Word::ModelRemoved(job("other")));
         let place = What::Place(PathBuf::from("models/other"));
         assert_eq!(asked.try_iter().collect::<Vec<_>>(), [(workspace(), place)]);
         keeper.measured(found(&[("models/other", 0)], false));

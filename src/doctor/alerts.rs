@@ -115,7 +115,7 @@ mod tests {
         std::fs::remove_file(&aside).unwrap();
         assert_eq!(look(&program(Path::new("/bin/sh"))).level, Level::Ok);
         std::fs::write(paths.config_file(), "[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"\n").unwrap();
-        let found = crate::doctor::examine(dir.path(), &["alerts".to_owned()]).unwrap();
+        let found = crate::doctor::examine(dir.path(), &["alerts".to_owned()], crate::doctor::BOUND).unwrap();
         assert!(found[0].level == Level::Warning && found[0].found.contains("broken"), "{}", found[0].found);
     }
 }

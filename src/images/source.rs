@@ -236,7 +236,10 @@ fn not_an_archive(error: io::Error) -> io::Error {
     let is_of_content =
         error.raw_os_error().is_none() && [InvalidData, InvalidInput, Other, UnexpectedEof].contains(&error.kind());
     match is_of_content {
-        true => io::Error::new(InvalidData, "it is no archive of OCI or Docker, or a damaged one"),
+        true => io::Error::new(
+            InvalidData,
+            "it is no archive of OCI or Docker, or a damaged one; `docker save` and `skopeo copy` make such",
+        ),
         false => error,
     }
 }
@@ -430,7 +433,10 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(&header, 0).unwrap();
         let error = Archive::index(file, Path::new("a.tar")).err().unwrap().to_string();
-        assert_eq!(error, "it is no archive of OCI or Docker, or a damaged one");
+        assert_eq!(
+            error,
+            "it is no archive of OCI or Docker, or a damaged one; `docker save` and `skopeo copy` make such"
+        );
     }
 
     #[test]

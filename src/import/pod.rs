@@ -316,13 +316,13 @@ fn volumes(
         declared.push(name.clone());
         let paths: Vec<String> = mounts.iter().filter(|(of, _)| *of == name).map(|(_, path)| path.clone()).collect();
         let memory = volume.object("emptyDir")?;
-        if is_shm(memory, &paths, role)? {
+        // Only others see what this container does not mount, and these are told themselves.
+        if is_shm(memory, &paths, role)? || paths.is_empty() {
             continue;
         }
         let kind = volume.names().into_iter().next().unwrap_or_else(|| "emptyDir".to_owned());
         let advice = VOLUMES.iter().find(|(known, _)| *known == kind).map_or(VOLUME, |(_, advice)| advice);
-        let place = if paths.is_empty() { "nowhere".to_owned() } else { paths.join(", ") };
-        losses.push(volume.loss(&kind, format!("{name:?}, mounted at {place}: {advice}")));
+        losses.push(volume.loss(&kind, format!("{name:?}, mounted at {}: {advice}", paths.join(", "))));
     }
     for (name, path) in mounts.iter().filter(|(name, _)| !declared.contains(name)) {
         losses.push(
@@ -360,6 +360,7 @@ const JOB_METADATA: &Fates = &[
     ("creationTimestamp", Fate::Nothing("written by Kubernetes")),
     ("resourceVersion", Fate::Nothing("written by Kubernetes")),
     ("uid", Fate::Nothing("written by Kubernetes")),
+    ("selfLink", Fate::Nothing("written by Kubernetes")),
     ("generation", Fate::Nothing("written by Kubernetes")),
     ("managedFields", Fate::Nothing("written by Kubernetes")),
     ("generateName", Fate::Lost("no letters are added to a job's name")),

@@ -573,6 +573,18 @@ fn a_mount_of_no_volume_and_arguments_of_an_unknown_program_are_named() {
 }
 
 #[test]
+fn a_volume_that_the_container_does_not_mount_is_no_loss() {
+    let named = |text: &str| fields(&only(text)).iter().any(|field| field.ends_with("volumes[0].hostPath"));
+    assert!(named(VCJOB));
+    assert!(
+        !named(&VCJOB.replace("{name: seq, mountPath: /mnt/seq}, ", "")),
+        "an init container's, which is named itself"
+    );
+    let linked = only(&VCJOB.replace("metadata: {name: mpi,", "metadata: {name: mpi, selfLink: /a, generation: 1,"));
+    assert!(!fields(&linked).iter().any(|field| field.starts_with("metadata.")), "{:?}", fields(&linked));
+}
+
+#[test]
 fn aliases_are_expanded_but_not_for_ever() {
     let text = VCJOB
         .replace("cpu: 500m, memory: 100M", "<<: &r {cpu: 1, memory: 2Gi}")

@@ -157,12 +157,23 @@ pub fn read_text(
     let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
     let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
     let stack = Reader::Watching { jobs_d: root }.stack_on(layer, path, owner, &templates_of(root, key));
-    stack.and_then(|stack| arrived(stack, owner, key, specs)).map_err(|unread| match unread {
+    stack.and_then(|stack| arrived(stack, owner, key, specs)).map_err(|unread| found_in(&file, unread))
+}
+
+/// The same of a text that is all of the job: nothing that lies in `jobs.d` is put on top of it or below.
+pub fn read_whole(key: &JobKey, text: &[u8], owner: Owner, specs: &ResourceSpecs) -> Result<Arrival, Vec<Diagnostic>> {
+    let file = format!("{}.toml", key.job);
+    let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
+    arrived(Stack::of(layer), owner, key, specs).map_err(|unread| found_in(&file, unread))
+}
+
+fn found_in(file: &str, unread: Unread) -> Vec<Diagnostic> {
+    match unread {
         Unread::Bad(found) => found,
         Unread::Missing | Unread::Unfinished => {
-            vec![Diagnostic::of_file(&file, "something that it is made of is being written just now; try again")]
+            vec![Diagnostic::of_file(file, "something that it is made of is being written just now; try again")]
         }
-    })
+    }
 }
 
 fn templates_of(root: &Path, key: &JobKey) -> [PathBuf; 2] {

@@ -12,7 +12,7 @@ use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
 use super::share::Hours;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why};
-use crate::gpu::deck::{CARD, Wish};
+use crate::gpu::deck::{CARD, Piece, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So often what is free at a time, or a card then, is looked at to foresee starts, for each that waits; those that are further
@@ -48,6 +48,8 @@ pub struct Standing {
     pub wishes: Arc<[Wish]>,
     /// Whether the machine has the cards for it.
     pub cards: CardsFor,
+    /// The cards of which it could use something; empty where they are not looked at one by one.
+    pub places: Arc<[usize]>,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
     pub estimate: Option<Timestamp>,
 }
@@ -67,6 +69,8 @@ pub enum CardsFor {
 pub struct Holder {
     pub key: JobKey,
     pub amount: Amount,
+    /// The cards of which it has something; empty where they are not looked at one by one.
+    pub places: Vec<usize>,
     /// When it should end.
     pub until: Option<Timestamp>,
 }
@@ -81,31 +85,36 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let ordered = ordered(snapshot, most);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let mut clock = Some(Clock::new(snapshot, one_by_one.as_ref(), LOOKS_EACH.saturating_mul(ordered.len())));
+    let mut clock = Some(Clock::new(snapshot, LOOKS_EACH.saturating_mul(ordered.len())));
     // Many want the same.
-    let mut known: BTreeMap<&[Wish], CardsFor> = BTreeMap::new();
+    let mut known: BTreeMap<&[Wish], (CardsFor, Arc<[usize]>)> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
-        Some(cards) => *known.entry(&waiting.wishes).or_insert_with(|| cards.state_for(&waiting.wishes)),
-        None => counted(&waiting.amount, &snapshot.inventory, &machine.room.amount),
+        Some(cards) => known
+            .entry(&waiting.wishes)
+            .or_insert_with(|| (cards.state_for(&waiting.wishes), places(&cards.all().all_for(&waiting.wishes)).into()))
+            .clone(),
+        None => (counted(&waiting.amount, &snapshot.inventory, &machine.room.amount), Arc::default()),
     };
     let mut standings = BTreeMap::new();
     for (place, waiting) in (1..).zip(&ordered) {
         let told = clock.as_mut().filter(|_| is_possible(snapshot, one_by_one.as_ref(), waiting));
         let told = told.map(|clock| match of_their_own.contains(&waiting.key) {
-            true => clock.no_start_of(waiting),
+            true => clock.keep_for(waiting).map(|()| None),
             false => clock.start_of(waiting),
         });
         let estimate = told.transpose().unwrap_or_else(|Enough| {
             clock = None;
             None
         });
+        let (cards, places) = cards_for(waiting);
         standings.insert(
             waiting.key.clone(),
             Standing {
                 place,
                 wanted: waiting.amount,
                 wishes: waiting.wishes.clone(),
-                cards: cards_for(waiting),
+                cards,
+                places,
                 estimate: estimate.flatten(),
             },
         );
@@ -113,7 +122,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
         let until = foreseen_end(live, snapshot.now).said();
-        Holder { key: live.key.clone(), amount: live.amount, until }
+        Holder { key: live.key.clone(), amount: live.amount, places: places(&live.pieces), until }
     };
     Outlook {
         at: snapshot.now,
@@ -149,7 +158,10 @@ impl Outlook {
         let (cpu, memory) = (wanted.cpu > free.cpu, wanted.memory > free.memory);
         self.holders.iter().filter(move |holder| {
             let held = &holder.amount;
-            (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0)
+            // Where cards are not looked at one by one, any will do.
+            let has_such =
+                standing.places.is_empty() || holder.places.iter().any(|place| standing.places.contains(place));
+            (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0 && has_such)
         })
     }
 
@@ -157,6 +169,10 @@ impl Outlook {
     pub fn holders_in(&self, workspace: &WorkspaceName) -> impl Iterator<Item = &Holder> {
         self.holders.iter().filter(move |holder| holder.key.workspace == *workspace)
     }
+}
+
+fn places<'p>(pieces: impl IntoIterator<Item = &'p Piece>) -> Vec<usize> {
+    pieces.into_iter().map(|piece| piece.place).collect()
 }
 
 /// Where to count cards is enough.

@@ -31,18 +31,11 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn accepted(&mut self, key: &JobKey, source: SourceRecord, spec: JobSpec) {
-        let known = self.jobs.get(key).map(|job| &job.record);
-        if known.is_some_and(|job| job.source.as_ref() == Some(&source) && job.file_present && job.invalid.is_empty()) {
-            // Whatever limits have become smaller since: it was accepted.
+        if self.is_in_force(key, &source) {
             return;
         }
-        if let Some(reason) = self.never_fits(&spec, &key.workspace) {
-            return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), reason)]);
-        }
-        let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
-        if spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep)) {
-            let message = "`after` names the job itself, which could never start".to_owned();
-            return self.refused(key, vec![Diagnostic::of_file(&format!("{}.toml", key.job), message)]);
+        if let Some(reason) = self.why_never(key, &source, &spec) {
+            return self.refused(key, vec![reason]);
         }
         let job = self.job_entry(key);
         if job.record.source.is_none() {
@@ -66,6 +59,26 @@ impl<S: Store> Reconciler<S> {
             self.note(key, "the job file is valid again".to_owned());
         }
         news.into_iter().for_each(|warning| self.note(key, warning));
+    }
+
+    /// Whatever limits have become smaller since: it was accepted.
+    fn is_in_force(&self, key: &JobKey, source: &SourceRecord) -> bool {
+        let known = self.jobs.get(key).map(|job| &job.record);
+        known.is_some_and(|job| job.source.as_ref() == Some(source) && job.file_present && job.invalid.is_empty())
+    }
+
+    /// Why a job whose file is one by itself could never start here.
+    fn why_never(&self, key: &JobKey, source: &SourceRecord, spec: &JobSpec) -> Option<Diagnostic> {
+        let sweep = source.sweep.as_ref().map(|sweep| &sweep.of);
+        let awaits_itself = spec.after.contains(&key.job) || sweep.is_some_and(|sweep| spec.after.contains(sweep));
+        let itself = || awaits_itself.then(|| "`after` names the job itself, which could never start".to_owned());
+        let reason = self.never_fits(spec, &key.workspace).or_else(itself)?;
+        Some(Diagnostic::of_file(&format!("{}.toml", key.job), reason))
+    }
+
+    /// Why it would be refused if it came now.
+    pub(super) fn why_refused(&self, key: &JobKey, source: &SourceRecord, spec: &JobSpec) -> Option<Diagnostic> {
+        if self.is_in_force(key, source) { None } else { self.why_never(key, source, spec) }
     }
 
     fn tell_of_edit(&mut self, key: &JobKey) {

@@ -12,6 +12,7 @@ use super::world::Job;
 use super::{Recent, Reconciler, StatesAt};
 use crate::contract::Identity;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
+use crate::intake::Arrival;
 use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{Dataset, Diagnostic};
 use crate::status::StopHow;
@@ -132,6 +133,16 @@ pub enum Request {
     NoRoom {
         answer: Answer<Option<String>>,
     },
+    /// What would be said of a job file if it came now.
+    Judge {
+        file: Arc<Arrival>,
+        answer: Answer<Vec<Diagnostic>>,
+    },
+    /// Whether a job file of that name is known to be there.
+    HasFile {
+        key: JobKey,
+        answer: Answer<bool>,
+    },
     /// Runs that are not over; for the daemon itself.
     OpenRuns {
         answer: Answer<Vec<Identity>>,
@@ -248,6 +259,8 @@ impl<S: Store> Reconciler<S> {
             Request::FirstEvents { caller, jobs, answer } => answer(Ok(self.first_events(&caller, &jobs))),
             Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
+            Request::Judge { file, answer } => answer(Ok(self.judged(&file))),
+            Request::HasFile { key, answer } => answer(Ok(self.has_file(&key))),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::AwaitedData { answer } => answer(Ok(self.awaited_data())),
             Request::Show { caller, key, runs, events, answer } => answer(self.show(&caller, &key, runs, events)),

@@ -16,6 +16,16 @@ const NAMED: usize = 3;
 /// And that programs are told of.
 const TOLD: usize = 20;
 
+/// What keeps a run that comes after others.
+enum Behind {
+    /// Its workspace has all that it may have.
+    Quota,
+    /// Too little is free.
+    Room,
+    /// What is free is kept for those before it.
+    Others,
+}
+
 impl<S: Store> Reconciler<S> {
     /// Why a run waits that is in the queue, one line.
     pub(super) fn waiting_reason(&self, key: &JobKey) -> String {
@@ -27,8 +37,7 @@ impl<S: Store> Reconciler<S> {
         }
         let Some((outlook, standing)) = self.standing(key) else { return self.somewhere(key) };
         let why = match (self.whys.get(key), self.beyond_quota(key, standing)) {
-            (Some(Why::Room), _) if standing.cards != CardsFor::Free => self.room_for_cards(key, outlook, standing),
-            (Some(Why::Room), _) => room(key, outlook, standing),
+            (Some(Why::Room), _) => self.room_reason(key, outlook, standing),
             (Some(Why::Quota), _) => self.quota_reason(key, outlook, standing),
             (Some(Why::Port { port, holder, how }), _) => port_reason(key, *port, holder, *how),
             (Some(Why::Addresses), _) => "waits for addresses: network.range is used up by running jobs".to_owned(),
@@ -36,7 +45,7 @@ impl<S: Store> Reconciler<S> {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
             (None, None) if is_lacking(standing) => cards(standing, &self.cards_out_of_use()),
-            (None, None) => turn(key, outlook, standing),
+            (None, None) => self.turn(key, outlook, standing),
         };
         match standing.estimate {
             Some(start) if start > outlook.at => format!("{why}; should start by {}", start.to_seconds()),
@@ -44,12 +53,48 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    fn room_for_cards(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
-        let others = self.cards_out_of_use();
+    fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+        let others = if standing.cards == CardsFor::Free { String::new() } else { self.cards_out_of_use() };
         match lacking(outlook, standing).is_empty() && !others.is_empty() {
             true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
         }
+    }
+
+    /// Of one that comes after others: what it lacks, or that what it needs is kept for them.
+    fn turn(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
+        let Some(first) = first_before(key, outlook) else { return "waits for its turn".to_owned() };
+        let (place, first) = (standing.place, seen_from(&key.workspace, first));
+        let in_place = format!("in place {place} of the queue, which begins with {first}");
+        match self.behind(key, outlook, standing) {
+            Behind::Quota => format!("{}; {in_place}", self.quota_reason(key, outlook, standing)),
+            Behind::Room => format!("{}; {in_place}", self.room_reason(key, outlook, standing)),
+            Behind::Others => {
+                format!(
+                    "waits in place {place} of the queue: what is free is kept for those before it, first for {first}"
+                )
+            }
+        }
+    }
+
+    /// What keeps one that comes after others.
+    fn behind(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> Behind {
+        if first_before(key, outlook).is_none() {
+            return Behind::Others;
+        }
+        let quota = self.quota(&key.workspace).copied().unwrap_or_default();
+        let (left, running) = self.left_of_quota(&key.workspace, outlook);
+        let wanted = &standing.wanted;
+        let is_beyond = |limit: Option<u64>, wanted: u64, left: u64| limit.is_some() && wanted > left;
+        if is_beyond(quota.cpu, wanted.cpu, left.cpu)
+            || is_beyond(quota.memory, wanted.memory, left.memory)
+            || is_beyond(quota.gpu, wanted.gpu, left.gpu)
+            || quota.running.is_some_and(|most| running >= most)
+        {
+            return Behind::Quota;
+        }
+        let has_room = wanted.cpu <= outlook.free.cpu && wanted.memory <= outlook.free.memory;
+        if has_room && standing.cards == CardsFor::Free { Behind::Others } else { Behind::Room }
     }
 
     /// Of a run that was not looked at, since it is new or far behind.
@@ -72,7 +117,15 @@ impl<S: Store> Reconciler<S> {
             None if self.beyond_quota(key, standing).is_some() => {
                 ("quota", self.left_of_quota(&key.workspace, outlook).0, Vec::new())
             }
-            why => (cause(why, standing), free_to(outlook, standing), lacking(outlook, standing)),
+            None if !is_lacking(standing) => match self.behind(key, outlook, standing) {
+                Behind::Quota => {
+                    let (free, _) = self.left_of_quota(&key.workspace, outlook);
+                    ("quota", free, outlook.holders_in(&key.workspace).collect())
+                }
+                Behind::Room => ("room", free_to(outlook, standing), lacking(outlook, standing)),
+                Behind::Others => ("turn", free_to(outlook, standing), Vec::new()),
+            },
+            why => (cause(why), free_to(outlook, standing), lacking(outlook, standing)),
         };
         Some(WaitReport {
             cause: cause.to_owned(),
@@ -129,14 +182,18 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
-fn cause(why: Option<&Why>, standing: &Standing) -> &'static str {
+/// The first in the queue, if it is another; where it is not, more has changed than has been looked at.
+fn first_before<'a>(key: &JobKey, outlook: &'a Outlook) -> Option<&'a JobKey> {
+    outlook.first().first().filter(|first| *first != key)
+}
+
+fn cause(why: Option<&Why>) -> &'static str {
     match why {
         Some(Why::Room) => "room",
         Some(Why::Quota) => "quota",
         Some(Why::Port { .. }) => "port",
         Some(Why::Addresses) => "addresses",
-        None if is_lacking(standing) => "gpu",
-        None => "turn",
+        None => "gpu",
     }
 }
 
@@ -201,17 +258,6 @@ fn free_to(outlook: &Outlook, standing: &Standing) -> Amount {
 /// It wants whole cards, of whatever kind.
 fn is_plain(wishes: &[Wish]) -> bool {
     wishes.iter().all(Wish::is_plain)
-}
-
-fn turn(key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
-    let place = standing.place;
-    match outlook.first().first() {
-        Some(first) if first != key => {
-            format!("waits in place {place} of the queue, which begins with {}", seen_from(&key.workspace, first))
-        }
-        // More has changed than has been looked at.
-        _ => "waits for its turn".to_owned(),
-    }
 }
 
 fn port_reason(key: &JobKey, port: u16, holder: &JobKey, how: Holding) -> String {

@@ -6,7 +6,7 @@ use super::requests::may;
 use super::world::Job;
 use super::{Caller, Reconciler, Refusal};
 use crate::ids::JobKey;
-use crate::intake::Swept;
+use crate::intake::{Arrival, Swept};
 use crate::spec::{Diagnostic, JobSpec, sweep};
 use crate::store::Store;
 use crate::store::record::SourceRecord;
@@ -46,18 +46,47 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
-        let is_taken = |swept: &&Swept| {
-            self.jobs.get(&swept.key).is_some_and(|job| is_present(job) && job.sweep(&swept.key).as_ref() != Some(key))
-        };
-        if let Some(taken) = jobs.iter().find(is_taken) {
-            let message = format!("one of its jobs would be {}, but that has a file of its own; rename one", taken.key);
-            return self.refused(key, vec![Diagnostic::of_file(&file_of(key), message)]);
+        if let Some(problem) = self.is_in_the_way(key, &jobs) {
+            return self.refused(key, vec![problem]);
         }
         // The file may have been one job before, or one that could not be used.
         self.file_removed(key);
         self.sweep_shrinks(key, &jobs.iter().map(|swept| swept.key.clone()).collect());
         jobs.into_iter().for_each(|swept| self.accepted(&swept.key, swept.source, swept.spec));
         self.tell_those_awaiting(key);
+    }
+
+    /// What is wrong with a sweep of which a job has the name of another file.
+    fn is_in_the_way(&self, key: &JobKey, jobs: &[Swept]) -> Option<Diagnostic> {
+        let is_taken = |swept: &&Swept| {
+            self.jobs.get(&swept.key).is_some_and(|job| is_present(job) && job.sweep(&swept.key).as_ref() != Some(key))
+        };
+        let taken = &jobs.iter().find(is_taken)?.key;
+        let message = format!("one of its jobs would be {taken}, but that has a file of its own; rename one");
+        Some(Diagnostic::of_file(&file_of(key), message))
+    }
+
+    /// What would be said of a file if it came now; of one that is good by itself, what the machine and its other jobs leave of
+    /// that. Nothing comes of it.
+    pub(super) fn judged(&self, arrival: &Arrival) -> Vec<Diagnostic> {
+        match arrival {
+            Arrival::Accepted { key, source, spec } => {
+                let found = self.is_of_sweep(key).or_else(|| self.why_refused(key, source, spec));
+                found.into_iter().collect()
+            }
+            Arrival::Swept { key, jobs } => match self.is_in_the_way(key, jobs) {
+                Some(problem) => vec![problem],
+                None => jobs.iter().filter_map(|one| self.why_refused(&one.key, &one.source, &one.spec)).collect(),
+            },
+            Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. } => diagnostics.clone(),
+            Arrival::Removed { .. } => Vec::new(),
+        }
+    }
+
+    /// Whether a file of that name is known to be there, with whatever in it.
+    pub(super) fn has_file(&self, key: &JobKey) -> bool {
+        let own = self.jobs.get(key).is_some_and(|job| is_present(job) && job.sweep(key).is_none());
+        own || self.strays.contains_key(&file_of(key)) || self.jobs_of_sweep(key).next().is_some()
     }
 
     /// The jobs that the file does not make any more.

@@ -100,7 +100,9 @@ impl<S: Store> Reconciler<S> {
         let end = job.run.as_ref().and_then(|run| run.record.ended.as_ref());
         match end.map(|end| &end.verdict) {
             Some(Verdict::Succeeded { .. }) => None,
-            Some(verdict) => Some(format!("waits for job {key} to succeed; its newest run did not: {verdict}")),
+            Some(verdict) => Some(format!(
+                "waits for job {key} to succeed; its newest run did not: {verdict}; `trainyard rerun {key}` runs it again"
+            )),
             None => Some(format!("waits for job {key} to succeed")),
         }
     }

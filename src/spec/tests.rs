@@ -509,6 +509,7 @@ fn mounts_name_a_place_here_and_one_in_the_tasks() {
         (mount("source = \"/x\", target = \"/x/..\""), "is not an absolute path"),
         (mount("source = \"/\", target = \"/x\""), "the whole machine"),
         (mount("source = \"/proc/1\", target = \"/x\""), "is the kernel's"),
+        (mount("source = \"/srv/trainyard/default/code\", target = \"/x\""), "jobs see workspaces by `code` and"),
         (mount("source = \"/x\", target = \"/dev/shm\""), "nothing can be put"),
         (mount("source = \"/x\", target = \"/run/trainyard/x\""), "nothing can be put"),
         (mount("source = \"/x\", target = \"/output\""), "is the run's own"),

@@ -1,5 +1,6 @@
 //! Whole files and trees: written so that a reader or a crash sees the old or the new, never a part.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -519,30 +520,37 @@ pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut
     }
 }
 
-fn copy_user_attributes(source: &File, target: &File) -> io::Result<()> {
+/// What people have noted of a file or directory themselves (`user.*`).
+pub fn copy_user_attributes(source: impl AsFd, target: impl AsFd) -> io::Result<()> {
+    user_attributes(source)?.iter().try_for_each(|(name, value)| fsetxattr_if_any(&target, name, value))
+}
+
+/// By their names, as [`copy_user_attributes`] takes them along; none where the file system has none.
+pub fn user_attributes(of: impl AsFd) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut names = vec![0; 64 << 10];
-    let length = match rustix::fs::flistxattr(source, &mut names) {
+    let length = match rustix::fs::flistxattr(&of, &mut names) {
         Ok(length) => length,
         Err(Errno::NOTSUP) => 0,
         Err(errno) => return Err(errno.into()),
     };
     let mut value = vec![0; 64 << 10];
+    let mut found = BTreeMap::new();
     for name in names.get(..length).unwrap_or_default().split(|byte| *byte == 0) {
         if !name.starts_with(b"user.") {
             continue;
         }
-        match rustix::fs::fgetxattr(source, name, &mut value) {
-            Ok(count) => fsetxattr_if_any(target, name, value.get(..count).unwrap_or_default())?,
+        match rustix::fs::fgetxattr(&of, name, &mut value) {
+            Ok(count) => drop(found.insert(name.to_vec(), value.get(..count).unwrap_or_default().to_vec())),
             // Taken away meanwhile.
             Err(Errno::NODATA) => {}
             Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// A file system may have none: the content is what counts.
-fn fsetxattr_if_any(target: &File, name: &[u8], value: &[u8]) -> io::Result<()> {
+fn fsetxattr_if_any(target: impl AsFd, name: &[u8], value: &[u8]) -> io::Result<()> {
     match rustix::fs::fsetxattr(target, name, value, rustix::fs::XattrFlags::empty()) {
         Ok(()) | Err(Errno::NOTSUP) => Ok(()),
         Err(errno) => Err(errno.into()),

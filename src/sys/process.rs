@@ -272,6 +272,18 @@ pub fn give_memory_back() {
     };
 }
 
+/// Has all threads take their memory from one heap, before there is a second thread. glibc gives threads that meet heaps of their own,
+/// and what is free in one serves none of the others.
+#[expect(unsafe_code, reason = "glibc's own call")]
+pub fn have_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: needed since the daemon's threads would keep megabytes free in four heaps; the call takes two numbers and touches only
+    // settings of glibc's own.
+    unsafe {
+        nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1)
+    };
+}
+
 /// Goes on as the first process of a process namespace: whatever is started from now on ends with it, and it ends with the
 /// process that it was, which waits for it. For processes of one thread.
 pub fn go_on_in_own_processes() -> io::Result<()> {

@@ -27,7 +27,7 @@ use super::pace::Pace;
 use crate::assets::Part;
 use crate::assets::enforced::{self, Enforcer};
 use crate::config::Paths;
-use crate::ids::WorkspaceName;
+use crate::ids::HomeName;
 use crate::sys::file::{Durability, create_dir, optional, write_whole};
 use crate::sys::measure;
 use crate::sys::pause;
@@ -64,11 +64,11 @@ pub struct Told {
     pub round: u64,
 }
 
-pub type Quotas = BTreeMap<WorkspaceName, Told>;
+pub type Quotas = BTreeMap<HomeName, Told>;
 /// Another number than before: something was written to `code/` past the mount, by who was there before the quota.
-pub type Strays = BTreeMap<WorkspaceName, u64>;
+pub type Strays = BTreeMap<HomeName, u64>;
 /// Bytes of `datasets/` and `code/`.
-pub type Counts = BTreeMap<WorkspaceName, u64>;
+pub type Counts = BTreeMap<HomeName, u64>;
 
 /// Where the two tell each other.
 fn storage_dir(paths: &Paths) -> PathBuf {
@@ -124,8 +124,8 @@ pub fn write<T: Serialize>(file: &Path, told: &T) -> io::Result<()> {
 
 /// Has the workspace keep `limit` bytes at most, as many as it likes when `None`. Says who holds it to that, and what is to
 /// be known of it.
-pub fn hold(paths: &Paths, workspace: &WorkspaceName, limit: Option<u64>) -> io::Result<(Held, Option<String>)> {
-    let home = paths.workspace(workspace);
+pub fn hold(paths: &Paths, workspace: &HomeName, limit: Option<u64>) -> io::Result<(Held, Option<String>)> {
+    let home = paths.home(workspace);
     let Some(enforcer) = Enforcer::of(&home)? else { return Ok((Held::Counted, enforced::why_not(&home)?)) };
     match enforcer.limit(&home, limit) {
         Ok(()) => Ok((held_by(enforcer), None)),
@@ -154,7 +154,7 @@ pub fn usage_by_kernel(home: &Path) -> io::Result<u64> {
 #[derive(Debug, Default)]
 pub struct Ledger {
     workspaces: PathBuf,
-    pages: RwLock<BTreeMap<WorkspaceName, Page>>,
+    pages: RwLock<BTreeMap<HomeName, Page>>,
 }
 
 #[derive(Debug, Clone)]
@@ -221,12 +221,12 @@ impl Ledger {
         if pages.is_empty() {
             return None;
         }
-        let home: WorkspaceName = path.components().next()?.to_str()?.parse().ok()?;
+        let home: HomeName = path.components().next()?.to_str()?.parse().ok()?;
         pages.get(&home).cloned()
     }
 
     /// Each change is one call of its own.
-    fn pages(&self) -> RwLockReadGuard<'_, BTreeMap<WorkspaceName, Page>> {
+    fn pages(&self) -> RwLockReadGuard<'_, BTreeMap<HomeName, Page>> {
         self.pages.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -310,7 +310,7 @@ impl Keeper {
     fn apply(&mut self, quotas: &Quotas) {
         let known: Counts = read_last(&self.paths, &counts_file(&self.paths));
         let before = self.ledger.pages().clone();
-        let page = |(workspace, told): (&WorkspaceName, &Told)| {
+        let page = |(workspace, told): (&HomeName, &Told)| {
             let page = match (told.held, before.get(workspace)) {
                 (Held::Btrfs | Held::Project, _) => Page::Enforced { limit: told.limit },
                 (Held::Counted, Some(Page::Counted { account, round })) => {
@@ -382,11 +382,11 @@ impl Keeper {
 }
 
 /// A thread that counts workspaces anew, one after the other, each for a tenth of the time at most.
-struct Counter(Sender<WorkspaceName>);
+struct Counter(Sender<HomeName>);
 
 impl Counter {
     fn start(ledger: &Arc<Ledger>) -> io::Result<Self> {
-        let (sender, asked) = channel::<WorkspaceName>();
+        let (sender, asked) = channel::<HomeName>();
         let ledger = ledger.clone();
         let count = move || {
             let mut pace = Pace::default();
@@ -413,14 +413,14 @@ impl Counter {
         Ok(Self(sender))
     }
 
-    fn ask(&self, workspace: &WorkspaceName) {
+    fn ask(&self, workspace: &HomeName) {
         // The thread ends only with us.
         let _ = self.0.send(workspace.clone());
     }
 }
 
 /// Returns how long to wait before it is to be counted once more.
-fn count(ledger: &Ledger, workspace: &WorkspaceName) -> Option<Duration> {
+fn count(ledger: &Ledger, workspace: &HomeName) -> Option<Duration> {
     let Some(Page::Counted { account, .. }) = ledger.pages().get(workspace).cloned() else { return None };
     let home = ledger.workspaces.join(workspace.as_str());
     let began = Instant::now();
@@ -450,7 +450,7 @@ mod tests {
         std::fs::create_dir_all(paths.state_dir()).unwrap();
         std::fs::create_dir_all(paths.run_dir()).unwrap();
         make_storage_dir(&paths).unwrap();
-        let workspace: WorkspaceName = "default".parse().unwrap();
+        let workspace: HomeName = "default".parse().unwrap();
         keep(&paths, &counts_file(&paths), &Counts::from([(workspace.clone(), 990)])).unwrap();
         let told = Told { limit: 1000, held: Held::Counted, behind: 5, round: 0 };
         write(&quotas_file(&paths), &Quotas::from([(workspace, told)])).unwrap();

@@ -313,8 +313,10 @@ impl Tree for WorkspaceTree {
             return self.move_dataset(from, to);
         }
         match (in_dataset(from).filter(is_draft), in_dataset(to)) {
-            // Out of the dataset it goes as a directory like any other.
             (Some(at), Some(to)) if at.dataset == to.dataset => self.publish(&at, &to),
+            // Beside another dataset's versions it would look like one of them.
+            (Some(_), Some(to)) if to.is_top && to.version != DRAFT => Err(errno(Errno::EPERM)),
+            // Out of the dataset it goes as a directory like any other.
             _ => Ok(()),
         }
     }

@@ -327,6 +327,79 @@ fn job_files_are_written_whole_as_their_callers_own_and_taken_in_before_the_answ
     instance.shutdown();
 }
 
+/// More than the machine of these tests has, and more than its workspace may have.
+const TOO_MUCH: &str = "state = \"held\"\ncommand = \"true\"\nresources.cpu = 2000\n";
+const SMALL: &str = "state = \"held\"\ncommand = \"true\"\nresources.cpu = 0.1\n";
+const BEYOND_QUOTA: &str = "state = \"held\"\ncommand = \"true\"\nresources.cpu = 1\n";
+
+#[test]
+fn what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written() {
+    let test = "what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written";
+    let Some(instance) = Instance::start(test, "[workspaces.open]\ncpu = 0.5\n") else { return };
+    open_workspace(&instance, "open");
+    let put = |path: &str, text: &str| ask_with(&instance, "PUT", path, "", text.as_bytes());
+    let check = |of: &str, text: &str| {
+        let checked = ask_with(&instance, "POST", &format!("/v1/check?{of}"), "", text.as_bytes()).json();
+        (checked["valid"].clone(), checked["diagnostics"][0]["message"].as_str().unwrap_or_default().to_owned())
+    };
+    let sweep = format!("{BEYOND_QUOTA}[sweep]\n\"resources.cpu\" = [0.1, 1]\n");
+    for (key, text, told) in [
+        ("default/big", TOO_MUCH, "2000 cpu of "),
+        ("open/big", BEYOND_QUOTA, "1 cpu of 0.5 that workspace open may have"),
+        ("open/big", "after = [\"big\"]\ncommand = \"true\"\nresources.cpu = 0.1\n", "`after` names the job itself"),
+        ("open/many", sweep.as_str(), "1 cpu of 0.5"),
+    ] {
+        let begun = Instant::now();
+        let refused = put(&format!("/v1/jobs/{key}/file"), text);
+        assert_eq!(refused.code(), "invalid_job", "{refused:?}");
+        assert!(refused.text().contains(told) && begun.elapsed() < Duration::from_secs(8), "{refused:?}");
+        assert_eq!(get(&instance, &format!("/v1/jobs/{key}/file")).code(), "not_found", "nothing is written");
+        let (workspace, job) = key.split_once('/').unwrap();
+        let (valid, said) = check(&format!("workspace={workspace}&job={job}"), text);
+        assert!(valid == false && said.contains(told), "{said}");
+    }
+    // An edit leaves the job as it was.
+    assert_eq!(put("/v1/jobs/open/good/file", SMALL).status, 201);
+    assert_eq!(put("/v1/jobs/open/good/file", BEYOND_QUOTA).code(), "invalid_job");
+    assert_eq!(get(&instance, "/v1/jobs/open/good/file").text(), SMALL);
+    assert_eq!(check("workspace=open", SMALL).0, true);
+    assert_eq!(check("workspace=default", BEYOND_QUOTA).0, true);
+    // Of a workspace that somebody may not write to, nothing is told.
+    chown(instance.jobs_d().join("open"), Some(0), Some(0)).unwrap();
+    fs::set_permissions(instance.jobs_d().join("open"), fs::Permissions::from_mode(0o755)).unwrap();
+    let strange = ask_as(&instance, NOBODY, "POST", "/v1/check?workspace=open", BEYOND_QUOTA.as_bytes()).json();
+    assert_eq!(strange["valid"], true);
+    // The command line asks a daemon that answers, and needs none.
+    let file = instance.jobs_d().join("open/check.toml");
+    fs::write(&file, BEYOND_QUOTA).unwrap();
+    let file = file.display().to_string();
+    let said = instance.cli(&["check", &file]);
+    let told = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(
+        said.status.code() == Some(1) && told.contains(&format!("{file}: the job needs ")) && told.contains("of 0.5"),
+        "{told}"
+    );
+    instance.shutdown();
+}
+
+#[test]
+fn a_file_that_was_removed_is_gone_when_that_is_answered() {
+    let test = "a_file_that_was_removed_is_gone_when_that_is_answered";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let ask = |method: &str, path: &str, body: &str| ask_with(&instance, method, path, "", body.as_bytes());
+    let sweep = format!("{HELD}[sweep]\n\"resources.cpu\" = [0.1, 0.2]\n");
+    for text in [HELD, sweep.as_str()] {
+        assert_eq!(ask("PUT", "/v1/jobs/default/gone/file", text).status, 201);
+        let removed = ask("DELETE", "/v1/jobs/default/gone/file", "");
+        assert_eq!(removed.json()["message"], "gone: its file is removed", "{removed:?}");
+        // It is not in the way of anything any more; what is not there is gone as well.
+        let removed = ask("DELETE", "/v1/jobs/default/gone", "");
+        assert!(removed.status == 200 || removed.code() != "file_still_there", "{removed:?}");
+        assert_eq!(ask("DELETE", "/v1/jobs/default/gone/file", "").status, 200);
+    }
+    instance.shutdown();
+}
+
 #[test]
 fn logs_come_as_lines_or_as_one_file_and_from_and_to_a_time() {
     let test = "logs_come_as_lines_or_as_one_file_and_from_and_to_a_time";
@@ -475,6 +548,12 @@ fn secrets_are_written_and_never_told() {
     assert_eq!(listed.json()["items"], json!([{ "workspace": "default", "secret": "git" }]));
     assert_eq!(get(&instance, "/v1/secrets/default/git").code(), "method_not_allowed");
     assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/default/..%2Fx", "", b"x").code(), "bad_request");
+    assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/nows/git", "", b"x").code(), "not_found");
+    assert_eq!(get(&instance, "/v1/secrets/nows").code(), "not_found");
+    assert!(!instance.root().join("etc/trainyard/secrets/nows").exists());
+    let token = br#"{"name": "ci", "scopes": ["read"], "workspaces": ["default", "nows"]}"#;
+    assert_eq!(ask_with(&instance, "POST", "/v1/tokens", "", token).code(), "not_found");
+    assert_eq!(get(&instance, "/v1/tokens").json()["total"], 0);
     assert_eq!(ask_with(&instance, "DELETE", "/v1/secrets/default/git", "", b"").status, 200);
     assert!(!file.exists());
     instance.wait_for_log("a secret was removed");

@@ -98,6 +98,40 @@ fn a_restore_where_newer_runs_are_there_takes_no_number_again() {
 }
 
 #[test]
+fn where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mixed() {
+    let test = "where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mixed";
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    instance.run_job("a", "command = \"echo $TRAINYARD_RUN > /model/m; echo $TRAINYARD_RUN > /output/o\"");
+    instance.run_job("b", "command = \"echo of run $TRAINYARD_RUN; exit 3\"");
+    instance.run_job("gone", "command = \"true\"");
+    instance.kill_daemon();
+    fs::remove_file(instance.jobs_d().join("gone.toml")).unwrap();
+    let state = instance.root().join("var/lib/trainyard/state.redb");
+    // What is empty was not moved away by anybody.
+    fs::write(&state, "").unwrap();
+    let refused = instance.cli(&["daemon"]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("state.redb is empty"), "{told}");
+    fs::remove_file(&state).unwrap();
+    instance.restart_daemon();
+    assert_eq!(instance.wait_end("a", 2)["state"], "succeeded");
+    assert_eq!(instance.wait_end("b", 2)["state"], "failed");
+    for run in [1, 2] {
+        let written = |path: &str| fs::read_to_string(instance.mount().join(path)).unwrap();
+        assert_eq!(written(&format!("models/a/{run}/m")), format!("{run}\n"));
+        assert_eq!(written(&format!("jobs/a/runs/{run}/output/o")), format!("{run}\n"));
+        let log = fs::read_to_string(instance.run_dir("b", run).join("attempts/1/main-0/stdout.log")).unwrap();
+        assert_eq!(log, format!("of run {run}\n"));
+    }
+    let events = instance.mount().join("jobs/b/events");
+    let events = || fs::read_to_string(&events).unwrap();
+    wait_for("the events of both runs", || (events().matches("exited with code 3").count() == 2).then_some(()));
+    assert_eq!(instance.state("gone"), "invalid");
+    assert!(text(&instance.report("gone").unwrap()["reason"]).contains("the state was lost"));
+    instance.shutdown();
+}
+
+#[test]
 fn a_restore_over_a_mount_point_is_refused_before_anything_is_changed() {
     let test = "a_restore_over_a_mount_point_is_refused_before_anything_is_changed";
     if !can_run(test) {

@@ -22,13 +22,13 @@ fn backing(instance: &Instance) -> PathBuf {
 }
 
 /// A new dataset's draft.
-fn draft(instance: &Instance, name: &str) -> PathBuf {
+pub(super) fn draft(instance: &Instance, name: &str) -> PathBuf {
     let draft = instance.mount().join("datasets").join(name).join("draft");
     fs::create_dir_all(&draft).unwrap();
     draft
 }
 
-fn wait_published(dataset: &Path, version: &str) -> String {
+pub(super) fn wait_published(dataset: &Path, version: &str) -> String {
     let manifest = dataset.join(format!("{version}.MANIFEST"));
     wait_for(&format!("{} to be complete", manifest.display()), || {
         let text = String::from_utf8_lossy(&fs::read(&manifest).ok()?).into_owned();
@@ -37,43 +37,12 @@ fn wait_published(dataset: &Path, version: &str) -> String {
     })
 }
 
-fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+pub(super) fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-fn as_user(uid: u32, program: &str, arguments: &[&OsStr]) -> Output {
+pub(super) fn as_user(uid: u32, program: &str, arguments: &[&OsStr]) -> Output {
     Command::new(program).args(arguments).uid(uid).gid(uid).current_dir("/").output().unwrap()
-}
-
-/// Further ways in which root might change a published version.
-pub(super) fn nobody_changes(version: &Path, file: &str) {
-    let script = "import errno, fcntl, os, socket, stat, sys
-os.chdir(sys.argv[1])
-file = sys.argv[2]
-flags = lambda: fcntl.ioctl(os.open(file, os.O_RDONLY), 0x40086602, bytes([16, 0, 0, 0, 0, 0, 0, 0]))
-for name, change in [
-    ('setxattr', lambda: os.setxattr(file, 'user.x', b'y')),
-    ('removexattr', lambda: os.removexattr(file, 'user.x')),
-    ('mkfifo', lambda: os.mkfifo('new')),
-    ('mknod', lambda: os.mknod('new', stat.S_IFCHR | 0o600, os.makedev(1, 3))),
-    ('bind', lambda: socket.socket(socket.AF_UNIX).bind('new')),
-    ('truncate by path', lambda: os.truncate(file, 1)),
-    ('open to read, and truncate', lambda: os.open(file, os.O_RDONLY | os.O_TRUNC)),
-    ('flags', flags),
-]:
-    try:
-        change()
-        print(name, 'DONE')
-    except OSError as error:
-        print(name, errno.errorcode[error.errno])";
-    let tried = Command::new("/usr/bin/python3").args(["-c", script]).arg(version).arg(file).output().unwrap();
-    assert!(tried.status.success(), "{tried:?}");
-    let told = String::from_utf8(tried.stdout).unwrap();
-    assert_eq!(told.lines().count(), 8, "{told}");
-    for line in told.lines() {
-        // Where it is not shown directly yet, there are no flags.
-        assert!(line.ends_with(" EROFS") || line == "flags ENOTTY", "{line}");
-    }
 }
 
 #[test]
@@ -154,7 +123,7 @@ fn mv_makes_a_version_that_nobody_changes_and_a_manifest_that_sha256sum_reads() 
         assert!(is_refused, "{what}: {found:?}");
     }
     assert_eq!(errno(File::open(&file).unwrap().set_modified(std::time::SystemTime::now())), Some(libc::EROFS));
-    nobody_changes(&version, "train/a.bin");
+    super::frozen::nobody_changes(&version, "train/a.bin");
     // The manifest tells of everything, and other programs understand it.
     let manifest = wait_published(&dataset, "v1");
     assert_eq!(fs::read(&file).unwrap()[..10], [7, 7, 7, 7, 7, 7, 7, 7, 9, 7], "what was stored before is part of it");

@@ -165,7 +165,7 @@ fn a_published_version_is_shown_directly_and_nobody_changes_it() {
     ] {
         assert_eq!(found, Some(libc::EROFS), "{what}");
     }
-    super::datasets::nobody_changes(&version, "x");
+    super::frozen::nobody_changes(&version, "x");
     let mapped = "import mmap, os, sys\nf = os.open(sys.argv[1], os.O_RDONLY)\ntry: mmap.mmap(f, 4, mmap.MAP_SHARED, mmap.PROT_WRITE)\nexcept OSError as e: print(e.errno)";
     let mapped = Command::new("/usr/bin/python3").args(["-c", mapped]).arg(&file).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&mapped.stdout), format!("{}\n", libc::EACCES), "open to be read only");

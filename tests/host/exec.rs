@@ -518,7 +518,7 @@ fn a_tree_goes_in_and_comes_out_as_it_was() {
     instance.ok(&["cp", "job:/etc/hostname", &at("tree/sub/")]);
     assert_eq!(fs::read_to_string(at("tree/sub/hostname")).unwrap(), "main-0\n");
     for (from, to, words) in [
-        ("job:/no/such/file", at("x"), "job: cannot read /no/such/file: No such file"),
+        ("job:/no/such/file", at("x"), "job: cannot read /no/such/file: there is no such file"),
         ("job:/etc/hostname", at("no/such/place"), "no/such/place"),
         (at("absent").as_str(), "job:/tmp/".to_owned(), "absent"),
         (at("name").as_str(), "job:/no/such/place".to_owned(), "job: cannot write /no/such/place"),

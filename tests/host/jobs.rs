@@ -16,7 +16,10 @@ fn a_gang_starts_whole_or_waits_with_its_reason() {
     assert!(text(&report["reason"]).contains("held by holder"), "{report}");
     instance.drop_job("behind", &format!("command = \"true\"\n{small}"));
     let report = instance.wait_state("behind", "waiting");
-    assert_eq!(text(&report["reason"]), "waits in place 2 of the queue, which begins with gang");
+    assert_eq!(
+        text(&report["reason"]),
+        "waits in place 2 of the queue: what is free is kept for those before it, first for gang"
+    );
     assert!(report["tasks"].as_array().unwrap().is_empty(), "no part of it has started");
     instance.drop_job("giant", &format!("command = \"true\"\n{small}[roles.w]\ncount = 3\n"));
     let report = instance.wait_state("giant", "invalid");

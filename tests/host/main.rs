@@ -5,6 +5,8 @@
 mod nvml;
 #[path = "../support/mod.rs"]
 mod support;
+#[path = "../support/terminal.rs"]
+mod terminal;
 
 mod api;
 mod backups;
@@ -15,8 +17,10 @@ mod contracts;
 mod crash;
 mod datasets;
 mod delegation;
+mod desk;
 mod direct;
 mod exec;
+mod frozen;
 mod full_disk;
 mod git;
 mod gpu_images;
@@ -24,11 +28,13 @@ mod gpus;
 mod hanging;
 mod host_image;
 mod images;
+mod incoming;
 mod jobs;
 mod kills;
 mod logs;
 mod models;
 mod mount;
+mod moving;
 mod mpi;
 mod network;
 mod older;
@@ -39,6 +45,7 @@ mod python;
 mod queue;
 mod quickstart;
 mod quotas;
+mod refused;
 mod remote;
 mod requirements;
 mod rights;

@@ -44,7 +44,7 @@ fn the_python_client_writes_job_files_and_asks_as_it_says() {
     let mut tests = Command::new(interpreter());
     tests.args(["-B", "-m", "unittest", "-v", "test_offline"]);
     tests.env("PYTHONPATH", client()).current_dir(client().join("tests"));
-    passes(tests, 21);
+    passes(tests, 25);
 }
 
 #[test]

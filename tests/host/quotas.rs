@@ -303,6 +303,41 @@ fn what_jobs_write_counts_and_the_next_run_waits_for_room() {
     instance.shutdown();
 }
 
+/// The appliance's file with a quota for `public/`.
+fn public_storage(bytes: &str) -> String {
+    config("").replacen("[limits]", &format!("[limits]\npublic_storage = \"{bytes}\""), 1)
+}
+
+#[test]
+fn what_all_workspaces_see_has_a_quota_of_its_own() {
+    let test = "what_all_workspaces_see_has_a_quota_of_its_own";
+    let Some(instance) = Instance::start(test, &public_storage("8MiB")) else { return };
+    let public = instance.mount().with_file_name("public");
+    wait_for("the quota", || Some(df(&public)).filter(|(size, ..)| *size == 8 * MIB));
+    assert!(df(&instance.mount()).0 > 8 * MIB && df(&public.with_file_name("preset")).0 > 8 * MIB);
+    let draft = public.join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    fs::write(draft.join("half"), vec![1; 4 << 20]).unwrap();
+    for place in [draft.join("more"), public.join("code/more")] {
+        assert_eq!(errno(fs::write(&place, vec![1; 6 << 20])), FULL, "{}", place.display());
+        fs::remove_file(place).unwrap();
+    }
+    let listed = || -> Option<(u64, u64)> {
+        let all: Vec<Value> = serde_json::from_str(&instance.ok(&["workspace", "--json"])).unwrap();
+        let public = all.into_iter().find(|view| view["workspace"] == "public")?;
+        Some((public["used"].as_u64()?, public["quota"].as_u64()?))
+    };
+    wait_for("it to be told", || listed().filter(|told| is_near(told.0, 4 * MIB, 8 * MIB) && told.1 == 8 * MIB));
+    let detail = instance.ok(&["workspace", "public"]);
+    assert!(detail.contains("datasets") && !detail.contains("models"), "{detail}");
+    // By anybody, into another one's as well; and no workspace is held up.
+    assert_eq!(instance.run_job("runs", "command = \"true\"")["state"], "succeeded");
+    fs::write(instance.root().join("etc/trainyard/trainyard.toml"), public_storage("16MiB")).unwrap();
+    wait_for("more room", || Some(df(&public)).filter(|(size, ..)| *size == 16 * MIB));
+    fs::write(draft.join("more"), vec![1; 6 << 20]).unwrap();
+    instance.shutdown();
+}
+
 #[test]
 fn workspaces_are_shown_to_those_who_may_enter_them() {
     let test = "workspaces_are_shown_to_those_who_may_enter_them";
@@ -334,6 +369,17 @@ fn workspaces_are_shown_to_those_who_may_enter_them() {
     assert_eq!(refused.status.code(), Some(4));
     let told = |output: &std::process::Output| String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(told(&refused), told(&by_nobody(&["nothing"])).replace("nothing", "closed"), "as if it were not there");
+    // Nor what it keeps and may keep: that of the disk is told of it.
+    let closed = instance.mount().with_file_name("closed");
+    let by = |uid: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", uid, "--regid", uid, "--clear-groups", "stat", "--file-system", "--format=%b"]);
+        let output = command.arg(&closed).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).trim().parse::<u64>().unwrap()
+    };
+    let disk = Command::new("stat").args(["--file-system", "--format=%b"]).arg(closed.parent().unwrap()).output();
+    let disk: u64 = String::from_utf8_lossy(&disk.unwrap().stdout).trim().parse().unwrap();
+    assert_eq!((by("0") << 12, by("4321")), (1 << 30, disk), "blocks of 4 KiB");
     fs::write(instance.mount().with_file_name("free").join("code/large"), vec![1; 3 << 20]).unwrap();
     let shown = instance.ok(&["workspace", "free"]);
     assert!(shown.contains("large 3MiB"), "{shown}");
@@ -457,6 +503,23 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));
     fs::write(mount.join("code/more"), vec![1; 100 << 20]).unwrap();
+    instance.shutdown();
+}
+
+#[test]
+fn btrfs_holds_what_all_workspaces_see_to_its_quota() {
+    let test = "btrfs_holds_what_all_workspaces_see_to_its_quota";
+    let Some(disk) = Disk::btrfs(test) else { return };
+    let Some(mut instance) = Instance::prepare_in(test, &public_storage("8MiB"), &disk.top()) else { return };
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let public = instance.mount().with_file_name("public");
+    wait_for("the quota", || (try_df(&public)?.0 == 8 * MIB).then_some(()));
+    let all: Vec<Value> = serde_json::from_str(&instance.ok(&["workspace", "--json"])).unwrap();
+    assert!(all.iter().any(|view| view["workspace"] == "public" && view["held"] == "btrfs"), "{all:?}");
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    assert_eq!((mode(&public), mode(&public.join("code"))), (0o755, 0o1777));
+    assert_eq!(errno(fs::write(public.join("code/more"), vec![1; 12 << 20])), FULL);
     instance.shutdown();
 }
 

@@ -67,6 +67,10 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
         "run/trainyard/mount.lock",
         "var/lib/trainyard",
         "var/lib/trainyard/workspaces",
+        "srv",
+        "srv/trainyard",
+        "srv/trainyard/default",
+        "srv/trainyard/default/datasets/mnist",
     ];
     for (number, below) in ours.into_iter().enumerate() {
         let own = instance.root().join(below).display().to_string();
@@ -79,8 +83,15 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
     // Not by another name of the directory either.
     let alias = at("alias");
     fs::create_dir(&alias).unwrap();
-    for (number, (ours, below)) in
-        [("run", ""), ("run", "trainyard"), ("run/trainyard", "mount.lock")].into_iter().enumerate()
+    for (number, (ours, below)) in [
+        ("run", ""),
+        ("run", "trainyard"),
+        ("run/trainyard", "mount.lock"),
+        ("srv/trainyard", "default"),
+        ("srv/trainyard/default", "code"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         let bound = BindMount::of(&instance.root().join(ours), &alias);
         let asked = bound.0.join(below).display().to_string();
@@ -91,6 +102,9 @@ fn a_job_sees_of_the_machine_what_its_owner_may_and_where_it_asks_to() {
         assert!(text(&report["reason"]).contains("is Trainyard's own"), "{report:#}");
     }
     fs::remove_dir(&alias).unwrap();
+    std::os::unix::fs::symlink(instance.mount(), at("led")).unwrap();
+    let report = run("led", "{ source = \"AT/led\", target = \"/x\" }", "true");
+    assert!(text(&report["reason"]).contains("is Trainyard's own"), "{report:#}");
     // Nor is anything made in a place of the machine for what is to lie in it, by whoever's rights.
     for (number, mounts) in [
         "{ source = \"AT/open\", target = \"/x\" }, { source = \"AT/own\", target = \"/x/made\" }",

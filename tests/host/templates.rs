@@ -64,6 +64,7 @@ fn an_edited_spec_acts_on_later_runs_only() {
     for part in ["small", "128MiB", "0.25", "for a look"] {
         assert!(listed.contains(part), "{listed}");
     }
+    fs::create_dir(instance.jobs_d().join("vision")).unwrap();
     assert!(instance.ok(&["spec", "ls", "-w", "vision"]).starts_with("no specs;"));
     let tell =
         "command = \"cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || true\"";

@@ -110,14 +110,20 @@ fn what_there_is_not_has_a_code_of_its_own_and_the_nearest_name() {
         (&["model", "ls", "-w", "nope"], "there is no workspace nope"),
         (&["dataset", "ls", "-w", "nope"], "there is no workspace nope"),
         (&["dataset", "import", "/tmp", "d", "-w", "nope"], "there is no workspace nope"),
+        (&["spec", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["ps", "-w", "nope"], "there is no workspace nope"),
+        (&["queue", "-w", "nope"], "there is no workspace nope"),
+        (&["image", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["image", "pull", "a:1", "-w", "nope"], "there is no workspace nope"),
+        (&["secret", "ls", "-w", "nope"], "there is no workspace nope"),
+        (&["secret", "set", "k", "-w", "nope"], "there is no workspace nope"),
+        (&["token", "new", "ci", "-w", "default,nope"], "there is no workspace nope"),
     ] {
         let output = trainyard(&[&["--root", root], words].concat());
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(4) && error.contains(told), "{words:?}: {error}");
     }
-    let output = trainyard(&["--root", root, "spec", "ls", "-w", "nope"]);
-    let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && told.contains("there is no workspace nope"), "{told}");
+    assert!(!dir.path().join("etc/trainyard/secrets").exists(), "nothing is written first");
 }
 
 #[test]

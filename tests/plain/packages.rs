@@ -370,12 +370,18 @@ fn files_below(directory: &Path) -> BTreeSet<PathBuf> {
 #[test]
 fn the_tarball_s_script_installs_what_it_brings_and_takes_it_away_again() {
     let (tree, place) = (unpacked(), tempfile::tempdir().unwrap());
-    let install = |more: &[&str]| {
+    let done = |more: &[&str]| {
         let mut script = Command::new("sh");
-        script.arg(tree.path().join("install")).args(more).env("DESTDIR", place.path());
-        let output = script.output().unwrap();
+        script.arg(tree.path().join("install")).args(more).env("DESTDIR", place.path()).output().unwrap()
+    };
+    let install = |more: &[&str]| {
+        let output = done(more);
         assert!(output.status.success(), "{output:?}");
     };
+    for wrong in [&["--remvoe"][..], &["--help"], &["--remove", "it"], &[""]] {
+        assert!(!done(wrong).status.success(), "{wrong:?}");
+    }
+    assert!(files_below(place.path()).is_empty(), "what is not understood does nothing");
     install(&[]);
     let found = files_below(place.path());
     for file in [

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
+use clap::CommandFactory;
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_trainyard");
@@ -481,6 +482,32 @@ fn screens_of_changes_events_and_help_are_as_they_were_at_80_and_120_columns() {
         for (name, arguments) in templates {
             insta::assert_snapshot!(format!("{name}_{columns}"), screen(root, columns, arguments));
         }
+    }
+}
+
+/// Of each verb that is for people, and of those below it.
+fn verbs(command: &clap::Command, above: &[String]) -> Vec<Vec<String>> {
+    let seen = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    let with_theirs = seen.flat_map(|verb| {
+        let words = [above, &[verb.get_name().to_owned()]].concat();
+        let below = verbs(verb, &words);
+        std::iter::once(words).chain(below)
+    });
+    with_theirs.collect()
+}
+
+#[test]
+fn help_of_every_verb_is_as_it_was_at_80_and_120_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    let all = verbs(&trainyard::cli::Cli::command(), &[]);
+    assert!(all.len() > 60, "{}", all.len());
+    for columns in [80, 120] {
+        let helps = all.iter().map(|words| {
+            let typed: Vec<&str> = words.iter().map(String::as_str).chain(["--help"]).collect();
+            let shown = screen(directory.path(), columns, &typed);
+            format!("$ trainyard {}\n{}\n", typed.join(" "), shown.trim_end_matches("--- exit status: 0\n"))
+        });
+        insta::assert_snapshot!(format!("help_of_all_{columns}"), helps.collect::<String>());
     }
 }
 

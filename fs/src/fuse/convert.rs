@@ -9,6 +9,7 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::Whence;
 
 use crate::attr::Kind;
+use crate::caller::Caller;
 use crate::error::{Error, Result};
 use crate::host::{Made, Owner, Times};
 use crate::ops::{Access, Entry, RenameMode};
@@ -48,6 +49,10 @@ pub(super) fn file_type(kind: Kind) -> FileType {
 
 pub(super) fn access(flags: i32) -> Access {
     Access { flags: OFlag::from_bits_truncate(flags) }
+}
+
+pub(super) fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid(), pid: req.pid() }
 }
 
 pub(super) fn owner(req: &Request) -> Owner {

@@ -2,7 +2,7 @@
 //! kernel passthrough straight to the backing file. No input or output.
 //!
 //! ```text
-//!            first open: of a read-only place, or to write alone where that may pass, kernel willing
+//!            first open: of a read-only place, of what is large or to write alone where that may pass, kernel willing
 //!   closed ─────────────────────────────────────────▶ passthrough ── last close ──▶ closed
 //!      └── first open, anything else ───────────────▶ cached ─────── last close ──▶ closed
 //! ```

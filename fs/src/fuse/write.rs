@@ -52,3 +52,11 @@ impl Write {
         Ok(count)
     }
 }
+
+impl<T: Tree> Served<T> {
+    /// What was changed by other calls than `write`, of which the kernel does not tell whether set-id bits are to go: they do, but
+    /// for root, as on other file systems.
+    pub(super) fn written_by(&self, uid: u32, fh: FileHandle) -> Result<()> {
+        if uid == 0 { Ok(()) } else { self.ops.clear_set_id(fh.0) }
+    }
+}

@@ -43,12 +43,6 @@ fn from_rustix(errno: rustix::io::Errno) -> nix::errno::Errno {
     nix::errno::Errno::from_raw(errno.raw_os_error())
 }
 
-/// What an open file is, without holding it a second time.
-pub(crate) fn look_at(file: &File) -> Result<(Identity, Attr)> {
-    let seen = seen(file, OsStr::new(""))?;
-    Ok((identity_of(&seen), Attr::of_seen(&seen)))
-}
-
 fn identity_of(seen: &Statx) -> Identity {
     let dev = nix::sys::stat::makedev(seen.stx_dev_major.into(), seen.stx_dev_minor.into());
     Identity::stored(dev, seen.stx_ino, Kind::from_mode(seen.stx_mode.into()), born_of(seen))
@@ -217,16 +211,16 @@ impl Pin {
         truncate(&self.magic_link(), size).map_err(Error::host("truncate"))
     }
 
-    /// Makes and opens a file that did not exist: the kernel has checked no rights on one that did.
-    pub(crate) fn create_file(&self, name: &OsStr, access: OFlag, made: &Made) -> Result<File> {
+    /// Makes and opens a file that did not exist, and tells what it is: the kernel has checked no rights on one that did.
+    pub(crate) fn create_file(&self, name: &OsStr, access: OFlag, made: &Made) -> Result<(File, (Identity, Attr))> {
         let flags = (access & (OFlag::O_ACCMODE | OFlag::O_APPEND))
             | OFlag::O_CREAT
             | OFlag::O_EXCL
             | OFlag::O_NOFOLLOW
             | OFlag::O_CLOEXEC;
         let fd = openat(&self.fd, name, flags, first_mode(made.mode)).map_err(Error::host("openat"))?;
-        self.hand_over(&fd, made).inspect_err(|_| drop(self.remove_file(name)))?;
-        Ok(fd.into())
+        let is = self.hand_over(&fd, made).inspect_err(|_| drop(self.remove_file(name)))?;
+        Ok((fd.into(), (identity_of(&is), Attr::of_seen(&is))))
     }
 
     pub(crate) fn make_dir(&self, name: &OsStr, made: &Made) -> Result<()> {
@@ -235,7 +229,7 @@ impl Pin {
         let fd = openat(&self.fd, name, flags, Mode::empty()).map_err(Error::host("openat"))?;
         let inherited = u32::from(self.seen.stx_mode) & libc::S_ISGID;
         let mode = made.mode | inherited;
-        self.hand_over(&fd, &Made { mode, ..*made }).inspect_err(|_| drop(self.remove_dir(name)))
+        self.hand_over(&fd, &Made { mode, ..*made }).map(drop).inspect_err(|_| drop(self.remove_dir(name)))
     }
 
     /// Makes a pipe, a socket or a device node; `device` is meant for device nodes, 0 otherwise.
@@ -265,29 +259,29 @@ impl Pin {
         unlinkat(&self.fd, name, UnlinkatFlags::RemoveDir).map_err(Error::host("unlinkat"))
     }
 
-    /// Gives it owner and mode, where it has not been made with them: each costs as much as the making. Owner first: changing it
-    /// clears the set-id bits.
-    fn hand_over(&self, fd: &OwnedFd, made: &Made) -> Result<()> {
+    /// Gives it owner and mode, where it has not been made with them, each of which costs as much as the making, and returns what it
+    /// is then. Owner first: changing it clears the set-id bits.
+    fn hand_over(&self, fd: &OwnedFd, made: &Made) -> Result<Statx> {
         let is = seen(fd, OsStr::new(""))?;
-        let gid = self.group_for(made.owner);
-        if is.stx_uid != made.owner.uid || gid.is_some_and(|gid| gid != is.stx_gid) {
+        let (gid, mode) = (self.group_for(made.owner), made.mode & 0o7777);
+        let is_owned = is.stx_uid == made.owner.uid && gid.is_none_or(|gid| gid == is.stx_gid);
+        let has_mode = u32::from(is.stx_mode) & 0o7777 == mode;
+        if is_owned && has_mode {
+            return Ok(is);
+        }
+        if !is_owned {
             let (uid, gid) = (Some(Uid::from_raw(made.owner.uid)), gid.map(Gid::from_raw));
             fchown(fd, uid, gid).map_err(Error::host("fchown"))?;
         }
-        let mode = made.mode & 0o7777;
-        if u32::from(is.stx_mode) & 0o7777 == mode {
-            return Ok(());
+        if !has_mode {
+            fchmod(fd, Mode::from_bits_truncate(mode)).map_err(Error::host("fchmod"))?;
         }
-        fchmod(fd, Mode::from_bits_truncate(mode)).map_err(Error::host("fchmod"))
+        seen(fd, OsStr::new(""))
     }
 
     /// `None` where the directory hands its own group down.
     fn group_for(&self, owner: Owner) -> Option<u32> {
         (u32::from(self.seen.stx_mode) & libc::S_ISGID == 0).then_some(owner.gid)
-    }
-
-    pub(crate) fn has_set_id(&self) -> bool {
-        u32::from(self.seen.stx_mode) & (libc::S_ISUID | libc::S_ISGID) != 0
     }
 
     /// As writing does: what runs as somebody else must not be changed into another program.

@@ -20,10 +20,10 @@ use nix::unistd::{Whence, lseek};
 use rustix::fs::copy_file_range;
 
 use super::charges::{allocated, size};
-use super::{Entry, Ops, check_unlinked, lock};
+use super::{Entry, Ops, Size, check_unlinked, lock};
 use crate::attr::Attr;
 use crate::error::{Error, Result};
-use crate::host::{Made, Pin, look_at};
+use crate::host::{Made, Pin};
 use crate::inode::Identity;
 use crate::kept::{Inherited, KeptFile, KeptSource};
 use crate::tree::{Content, RelPath, Rule, Tree};
@@ -44,13 +44,18 @@ impl Access {
         self.flags & OFlag::O_ACCMODE == OFlag::O_WRONLY
     }
 
+    /// Whether what is so opened can be written to.
+    fn has_write_mode(self) -> bool {
+        self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY
+    }
+
     /// What is written is to be on disk when that is answered.
     pub(crate) fn is_synchronous(self) -> bool {
         self.flags.contains(OFlag::O_DSYNC)
     }
 
     pub(crate) fn writes(self) -> bool {
-        self.flags & OFlag::O_ACCMODE != OFlag::O_RDONLY || self.flags.contains(OFlag::O_TRUNC)
+        self.has_write_mode() || self.flags.contains(OFlag::O_TRUNC)
     }
 }
 
@@ -59,6 +64,7 @@ impl Access {
 pub(crate) enum Opened {
     Stored {
         fh: u64,
+        size: Size,
     },
     /// Stored, and opened for reading in a read-only place: the kernel may read it by itself.
     Frozen {
@@ -70,14 +76,18 @@ pub(crate) enum Opened {
 }
 
 pub(super) struct OpenFile {
-    ino: u64,
+    pub(super) ino: u64,
     source: Source,
+    /// Open to be written.
+    is_written: bool,
+    /// The directory in which it was made by this open, to write alone.
+    pub(super) made_in: Option<u64>,
     /// Up to where it was read last.
     read_to: AtomicU64,
     /// The kernel sends here what is written, past its cache.
-    past_cache: AtomicBool,
+    pub(super) past_cache: AtomicBool,
     /// The kernel reads or writes by itself.
-    past_us: AtomicBool,
+    pub(super) past_us: AtomicBool,
 }
 
 enum Source {
@@ -95,16 +105,23 @@ enum Source {
 }
 
 impl OpenFile {
-    fn stored(&self) -> Result<&File> {
+    fn new(ino: u64, source: Source) -> Self {
+        Self {
+            ino,
+            source,
+            is_written: false,
+            made_in: None,
+            read_to: AtomicU64::new(0),
+            past_cache: AtomicBool::new(false),
+            past_us: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn stored(&self) -> Result<&File> {
         match &self.source {
             Source::Stored { file, .. } => Ok(file),
             Source::Generated(_) | Source::Left { .. } => Err(Error::Generated),
         }
-    }
-
-    fn is_written(&self) -> bool {
-        let flags = self.stored().ok().and_then(|file| fcntl(file, FcntlArg::F_GETFL).ok());
-        flags.is_some_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
     }
 
     pub(super) fn keep(&self) -> KeptFile {
@@ -141,7 +158,7 @@ impl<T: Tree> Ops<T> {
         }
         match rule {
             Some(Rule::ReadOnly) => Ok(Opened::Frozen { fh }),
-            Some(Rule::ReadWrite | Rule::Hidden) | None => Ok(Opened::Stored { fh }),
+            Some(Rule::ReadWrite | Rule::Hidden) | None => Ok(Opened::Stored { fh, size: Size::of(pin.attr().size) }),
         }
     }
 
@@ -155,8 +172,8 @@ impl<T: Tree> Ops<T> {
         let make = |directory: &Pin| directory.create_file(name, access.flags & OFlag::O_ACCMODE, made);
         let (_names_stay, directory) = self.names_stay(parent, Some(name))?;
         let path = directory.join(name).map_err(Error::Name)?;
-        let file = self.make(parent, name, make).map_err(again)?;
-        self.keep_created((parent, name), &path, access, file).inspect_err(|_| {
+        let made = self.make(parent, name, make).map_err(again)?;
+        self.keep_created((parent, name), &path, access, made).inspect_err(|_| {
             drop(self.pin_while_names_stay(parent).and_then(|(directory, _)| directory.remove_file(name)));
         })
     }
@@ -226,37 +243,8 @@ impl<T: Tree> Ops<T> {
         })
     }
 
-    /// The kernel is told that what is written by `fh` goes past its cache.
-    pub(crate) fn go_past_cache(&self, fh: u64) {
-        if let Some(open) = lock(&self.files).get(fh) {
-            open.past_cache.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// The kernel is told to read and write by itself what is open as `fh`.
-    pub(crate) fn goes_past_us(&self, fh: u64) {
-        if let Some(open) = lock(&self.files).get(fh) {
-            open.past_us.store(true, Ordering::Relaxed);
-        }
-    }
-
     pub(crate) fn goes_past_cache(&self, fh: u64) -> Result<bool> {
         Ok(self.file(fh)?.past_cache.load(Ordering::Relaxed))
-    }
-
-    /// Whether the kernel may write to the file of `fh` by itself until it is closed: what would freeze it is refused meanwhile.
-    pub(crate) fn passes_writes(&self, fh: u64) -> bool {
-        // It is among the open files by now, so who freezes its place after this has asked about that sees it.
-        let Some(open) = lock(&self.files).get(fh) else { return false };
-        let Ok((_names_stay, _)) = self.names_stay(open.ino, None) else { return false };
-        let passes = |path: &RelPath| {
-            self.tree.rule(path) == Rule::ReadWrite
-                && self.tree.passes_writes(path)
-                && self.tree.account(path).is_none()
-        };
-        // The kernel writes with our rights, and so leaves set-id bits as they are.
-        let keeps_set_id = || open.stored().and_then(Pin::of_file).map_or(true, |pin| pin.has_set_id());
-        self.paths(open.ino).is_ok_and(|paths| paths.iter().all(passes)) && !keeps_set_id()
     }
 
     pub(crate) fn fsync(&self, fh: u64) -> Result<()> {
@@ -311,15 +299,10 @@ impl<T: Tree> Ops<T> {
         }
     }
 
-    /// Another descriptor of the real file of `fh`.
-    pub(crate) fn duplicate(&self, fh: u64) -> Result<File> {
-        let open = self.file(fh)?;
-        open.stored()?.try_clone().map_err(Error::io("dup"))
-    }
-
     pub(crate) fn release(&self, fh: u64) {
         let Some(open) = lock(&self.files).remove(fh) else { return };
-        let (ino, was_written) = (open.ino, open.is_written());
+        let (ino, was_written) = (open.ino, open.is_written);
+        self.learn_size(&open);
         // Who pays for it may have come to do so while it was written past us.
         if was_written && open.past_us.load(Ordering::Relaxed) {
             self.count_again(ino);
@@ -343,18 +326,14 @@ impl<T: Tree> Ops<T> {
             }
             KeptSource::Generated { place } => Source::Left { place },
         };
-        Ok(OpenFile {
-            ino,
-            source,
-            read_to: kept.read_to.into(),
-            past_cache: kept.past_cache.into(),
-            past_us: AtomicBool::new(false),
-        })
+        let is_written = matches!(&source, Source::Stored { file, .. } if is_open_to_write(file));
+        let (read_to, past_cache) = (kept.read_to.into(), kept.past_cache.into());
+        Ok(OpenFile { is_written, read_to, past_cache, ..OpenFile::new(ino, source) })
     }
 
     /// Those that somebody has open to be written.
     pub(super) fn written(&self) -> Vec<u64> {
-        lock(&self.files).all(|open| open.is_written().then_some(open.ino))
+        lock(&self.files).all(|open| open.is_written.then_some(open.ino))
     }
 
     /// Open files that another process has left and nobody has asked for yet.
@@ -414,7 +393,7 @@ impl<T: Tree> Ops<T> {
         if access.writes() && !content.is_writable() {
             return Err(Error::ReadOnly);
         }
-        let fh = self.keep_open(ino, Source::Generated(content));
+        let fh = self.keep_open(OpenFile::new(ino, Source::Generated(content)));
         Ok(Opened::Generated { fh })
     }
 
@@ -441,7 +420,8 @@ impl<T: Tree> Ops<T> {
     fn keep_stored(&self, ino: u64, pin: &Pin, access: Access) -> Result<u64> {
         let file = pin.open(access.flags & OFlag::O_ACCMODE)?;
         let append = append_file(pin, access)?;
-        Ok(self.keep_open(ino, Source::Stored { file, append }))
+        let open = OpenFile::new(ino, Source::Stored { file, append });
+        Ok(self.keep_open(OpenFile { is_written: access.has_write_mode(), ..open }))
     }
 
     fn keep_created(
@@ -449,45 +429,32 @@ impl<T: Tree> Ops<T> {
         (parent, name): (u64, &OsStr),
         path: &RelPath,
         access: Access,
-        file: File,
+        (file, is): (File, (Identity, Attr)),
     ) -> Result<(Entry, u64)> {
         let append = match appends(access) {
             true => append_file(&Pin::of_file(&file)?, access)?,
             false => None,
         };
-        let entry = self.found(parent, path, name, look_at(&file)?)?;
-        let fh = self.keep_open(entry.ino, Source::Stored { file, append });
+        let entry = self.found(parent, path, name, is)?;
+        let open = OpenFile::new(entry.ino, Source::Stored { file, append });
+        let made_in = access.only_writes().then_some(parent);
+        let fh = self.keep_open(OpenFile { is_written: access.has_write_mode(), made_in, ..open });
         Ok((entry, fh))
     }
 
-    fn keep_open(&self, ino: u64, source: Source) -> u64 {
-        lock(&self.files).insert(Arc::new(OpenFile {
-            ino,
-            source,
-            read_to: AtomicU64::new(0),
-            past_cache: AtomicBool::new(false),
-            past_us: AtomicBool::new(false),
-        }))
+    fn keep_open(&self, open: OpenFile) -> u64 {
+        lock(&self.files).insert(Arc::new(open))
     }
 
-    fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
+    pub(super) fn file(&self, fh: u64) -> Result<Arc<OpenFile>> {
         let open = lock(&self.files).get(fh).ok_or(Error::BadHandle { fh })?;
         let Source::Left { place } = &open.source else { return Ok(open) };
-        let (ino, read_to) = (open.ino, open.read_to.load(Ordering::Relaxed).into());
-        let source = Source::Generated(self.content_again(ino, place)?);
+        let read_to = open.read_to.load(Ordering::Relaxed).into();
+        let source = Source::Generated(self.content_again(open.ino, place)?);
         // Somebody else may have opened it meanwhile, and read on.
         let is_left = |open: &OpenFile| matches!(open.source, Source::Left { .. });
-        let opened = lock(&self.files).replace(
-            fh,
-            is_left,
-            Arc::new(OpenFile {
-                ino,
-                source,
-                read_to,
-                past_cache: AtomicBool::new(false),
-                past_us: AtomicBool::new(false),
-            }),
-        );
+        let again = OpenFile { read_to, ..OpenFile::new(open.ino, source) };
+        let opened = lock(&self.files).replace(fh, is_left, Arc::new(again));
         opened.ok_or(Error::BadHandle { fh })
     }
 
@@ -503,6 +470,11 @@ impl<T: Tree> Ops<T> {
         }
         Ok(open)
     }
+}
+
+fn is_open_to_write(file: &File) -> bool {
+    let flags = fcntl(file, FcntlArg::F_GETFL);
+    flags.is_ok_and(|flags| flags & OFlag::O_ACCMODE.bits() != OFlag::O_RDONLY.bits())
 }
 
 fn appends(access: Access) -> bool {

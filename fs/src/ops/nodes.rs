@@ -12,9 +12,9 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::RenameMode;
+use super::{RenameMode, Size};
 use crate::inode::{Identity, InodeTable};
-use crate::kept::KeptPayer;
+use crate::kept::{KeptPayer, Mapping};
 use crate::tree::RelPath;
 use crate::usage::{Account, Removed};
 
@@ -24,6 +24,10 @@ pub(super) struct Nodes {
     orphans: HashMap<u64, Orphan>,
     /// Changed by nobody any more when they have no name.
     frozen: HashSet<u64>,
+    /// Perhaps mapped past us, by people whom nobody tells us of.
+    mapped: HashMap<u64, Mapping>,
+    /// Directories in which the file that was made last came to be small.
+    hold_small: HashSet<u64>,
 }
 
 /// What has lost a name.
@@ -46,12 +50,19 @@ pub(super) struct Payer {
 
 impl Nodes {
     pub(super) fn new(table: InodeTable) -> Self {
-        Self { table, orphans: HashMap::new(), frozen: HashSet::new() }
+        Self {
+            table,
+            orphans: HashMap::new(),
+            frozen: HashSet::new(),
+            mapped: HashMap::new(),
+            hold_small: HashSet::new(),
+        }
     }
 
     /// Goes on with what an earlier process has kept.
     pub(super) fn go_on(table: InodeTable, orphans: impl IntoIterator<Item = (u64, Orphan)>, frozen: &[u64]) -> Self {
-        Self { table, orphans: orphans.into_iter().collect(), frozen: frozen.iter().copied().collect() }
+        let (orphans, frozen) = (orphans.into_iter().collect(), frozen.iter().copied().collect());
+        Self { orphans, frozen, ..Self::new(table) }
     }
 
     /// Handles of what has lost its name.
@@ -74,6 +85,8 @@ impl Nodes {
         let gone = self.table.forget(ino, count);
         for gone in &gone {
             self.frozen.remove(gone);
+            self.mapped.remove(gone);
+            self.hold_small.remove(gone);
         }
         gone.into_iter().map(|gone| (gone, self.orphans.remove(&gone))).collect()
     }
@@ -94,6 +107,32 @@ impl Nodes {
 
     pub(super) fn is_frozen(&self, ino: u64) -> bool {
         !self.frozen.is_empty() && self.frozen.contains(&ino) && self.table.is_nameless(ino)
+    }
+
+    /// Somebody can map `ino` past us, and may have done so until the kernel forgets it.
+    pub(super) fn may_map(&mut self, ino: u64, mapping: Mapping) {
+        let known = self.mapped.entry(ino).or_insert(mapping);
+        *known = mapping.max(*known);
+    }
+
+    pub(super) fn may_be_mapped(&self, ino: u64) -> bool {
+        self.mapped.contains_key(&ino)
+    }
+
+    /// What was made last in this directory came to be so large.
+    pub(super) fn learn(&mut self, directory: u64, came_to: Size) {
+        match came_to {
+            Size::Small => self.hold_small.insert(directory),
+            Size::Large => self.hold_small.remove(&directory),
+        };
+    }
+
+    pub(super) fn holds_small(&self, directory: u64) -> bool {
+        self.hold_small.contains(&directory)
+    }
+
+    pub(super) fn keep_mapped(&self) -> Vec<(u64, Mapping)> {
+        self.mapped.iter().map(|(ino, mapping)| (*ino, *mapping)).collect()
     }
 
     /// `name` is gone; `was` is what it led to, returned if nobody can reach it any more.

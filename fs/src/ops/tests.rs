@@ -135,7 +135,7 @@ impl Bench {
 
     fn open(&self, path: &str, flags: OFlag) -> Result<u64> {
         match self.ops.open(self.try_ino(path)?, Access { flags })? {
-            Opened::Stored { fh } | Opened::Frozen { fh } | Opened::Generated { fh } => Ok(fh),
+            Opened::Stored { fh, .. } | Opened::Frozen { fh } | Opened::Generated { fh } => Ok(fh),
         }
     }
 
@@ -344,7 +344,7 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_to_another_since() {
     fs::write(bench.backing("rw/g"), b"newer").unwrap();
     bench.ops.rename((rw, os("g")), (rw, os("f")), RenameMode::Replace).unwrap();
     let access = Access { flags: OFlag::O_RDONLY };
-    let Opened::Stored { fh } = bench.ops.open(old, access).unwrap() else {
+    let Opened::Stored { fh, .. } = bench.ops.open(old, access).unwrap() else {
         panic!("stored, and not frozen");
     };
     assert_eq!(bench.read_all(fh), b"stored");
@@ -619,11 +619,11 @@ fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() 
     bench.ops.rename((rw, os("f")), (other, os("f")), RenameMode::Replace).unwrap();
     assert!(account.take_wanted_count());
     account.count(|| Ok(4096)).unwrap();
-    let (stat, (blocks, free, available)) = bench.ops.statfs(rw).unwrap();
+    let (stat, (blocks, free, available)) = bench.ops.statfs(rw, ROOT_CALLER).unwrap();
     let in_bytes = |blocks: u64| blocks * stat.fragment_size();
     assert_eq!((in_bytes(blocks), in_bytes(free)), (1 << 20, (1 << 20) - 4096));
     assert!(available <= free);
-    assert!(bench.ops.statfs(other).unwrap().1.0 == stat.blocks());
+    assert!(bench.ops.statfs(other, ROOT_CALLER).unwrap().1.0 == stat.blocks());
 }
 
 #[test]
@@ -740,7 +740,7 @@ fn what_loses_its_name_while_it_is_written_pays_back_what_was_paid_for_it() {
     bench.ops.write(fh, 0, &[1; 64 << 10]).unwrap();
     // What was paid until now is part of what is counted.
     assert!(account.count(|| Ok(68 << 10)).unwrap());
-    let file = bench.ops.duplicate(fh).unwrap();
+    let file = bench.ops.lend(fh, fs::File::try_clone).unwrap();
     bench
         .ops
         .charged(

@@ -1,38 +1,56 @@
 //! Waits for those who write past us. No input or output.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kernel tells of a file that was closed within milliseconds, when nothing hangs.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Counts how often there came to be one less.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
-    fewer: Mutex<u64>,
+    state: Mutex<State>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// How often there came to be one less.
+    fewer: u64,
+    /// Who waits: to tell nobody costs a call of the kernel at each file that is closed.
+    waiting: usize,
 }
 
 impl Writers {
     pub(super) fn one_less(&self) {
-        *self.fewer.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.changed.notify_all();
+        let mut state = self.lock();
+        state.fewer += 1;
+        if state.waiting > 0 {
+            self.changed.notify_all();
+        }
     }
 
     /// Until `busy` says no, [`PATIENCE`] at most.
     pub(super) fn wait_while(&self, busy: impl Fn() -> bool) {
-        let until = Instant::now() + PATIENCE;
-        let fewer = || self.fewer.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut seen = *fewer();
+        self.lock().waiting += 1;
+        self.wait_until(Instant::now() + PATIENCE, busy);
+        self.lock().waiting -= 1;
+    }
+
+    fn wait_until(&self, end: Instant, busy: impl Fn() -> bool) {
+        let mut seen = self.lock().fewer;
         while busy() {
-            let rest = until.saturating_duration_since(Instant::now());
-            let waited = self.changed.wait_timeout_while(fewer(), rest, |now| *now == seen);
+            let rest = end.saturating_duration_since(Instant::now());
+            let waited = self.changed.wait_timeout_while(self.lock(), rest, |now| now.fewer == seen);
             let (now, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             if timeout.timed_out() {
                 return;
             }
-            seen = *now;
+            seen = now.fewer;
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

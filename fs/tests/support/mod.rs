@@ -1,4 +1,5 @@
-//! A mounted tree for the tests: `ro` is read-only, `hidden` is hidden, `now.txt` in the root is generated.
+//! A mounted tree for the tests: `ro` is read-only, `hidden` is hidden, `now.txt` in the root is generated; what lies in `passed` the
+//! kernel may read and write by itself, and a directory that is renamed to `frozen` is frozen.
 
 use std::ffi::OsString;
 use std::fs;
@@ -42,9 +43,16 @@ impl Tree for TestTree {
         match path.components().next().and_then(|name| name.to_str()) {
             Some("ro") => Rule::ReadOnly,
             Some("hidden") => Rule::Hidden,
+            _ if path.components().skip(2).any(|name| name == "frozen") && path.name() != Some("frozen".as_ref()) => {
+                Rule::ReadOnly
+            }
             _ if path.name() == Some("sealed".as_ref()) && self.sealed.load(Ordering::SeqCst) => Rule::ReadOnly,
             _ => Rule::ReadWrite,
         }
+    }
+
+    fn freezes(&self, _from: &RelPath, to: &RelPath) -> bool {
+        to.name() == Some("frozen".as_ref())
     }
 
     fn passes_writes(&self, path: &RelPath) -> bool {

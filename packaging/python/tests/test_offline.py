@@ -15,8 +15,9 @@ import threading
 import unittest
 import unittest.mock
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple, cast
 
 import trainyard
 from trainyard import TrainyardError, _toml, jobs
@@ -147,10 +148,10 @@ class Files(OfRefusals):
         self.assertIn("cannot read", self.refused(lambda: job_file(Path("/nowhere/a.toml"))).message)
 
     def test_times_are_milliseconds_since_1970(self) -> None:
-        self.assertEqual(moment(datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)), 1000)
-        self.assertEqual(moment(1.5), 1500)
-        self.assertEqual(moment("2026-01-31T08:00:00Z"), "2026-01-31T08:00:00Z")
-        self.assertIsNone(moment(None))
+        self.assertEqual(moment(datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc), "since"), 1000)
+        self.assertEqual(moment(1.5, "since"), 1500)
+        self.assertEqual(moment("2026-01-31T08:00:00Z", "since"), "2026-01-31T08:00:00Z")
+        self.assertIsNone(moment(None, "since"))
 
 
 class Makers(OfRefusals):
@@ -186,6 +187,92 @@ class Makers(OfRefusals):
         self.assertIn("allreduce, master-worker", self.refused(lambda: jobs.PyTorch(strategy="ps")).message)
         self.assertIn("-1", self.refused(lambda: jobs.PyTorch(workers=-1)).message)
         self.assertEqual(jobs.Plain("echo '<b>'")._repr_html_(), "<pre>command = &quot;echo &#x27;&lt;b&gt;&#x27;&quot;</pre>")
+
+
+class Arguments(OfRefusals):
+    def test_a_text_is_one_name_and_not_its_letters(self) -> None:
+        done = answer("200 OK", b'{"message":"done"}')
+        with Script([done, done, done]) as script:
+            self.assertEqual(script.yard().delete("pz"), [])
+            self.assertEqual(script.yard().delete(name for name in ("a", "lab/b")), [])
+            asked = [request.split("?")[0] for request in script.asked]
+        self.assertEqual(asked, ["DELETE /v1/jobs/default/pz", "DELETE /v1/jobs/default/a", "DELETE /v1/jobs/lab/b"])
+        with Script([answer("200 OK", b'{"jobs":[],"total":0}')] * 2) as script:
+            self.assertEqual(list(script.yard().jobs(state="failed")), [])
+            self.assertEqual(list(script.yard().jobs(state=("failed", "stopped"))), [])
+            self.assertEqual([re.findall("state=([^&]*)", asked)[0] for asked in script.asked], ["failed", "failed%2Cstopped"])
+
+    def test_an_argument_of_a_wrong_type_is_told_before_anything_is_asked(self) -> None:
+        # What asked would be `unreachable`.
+        yard = cast(Any, trainyard.connect("/nowhere/api.sock"))
+        job = yard.job("j")
+        wrong: Dict[str, Callable[[], Any]] = {
+            "job=5": lambda: yard.create("x", 5),
+            "job=None": lambda: yard.check(None),
+            "job=b'x = 1": lambda: yard.create("x", b"x = 1"),
+            "job=[": lambda: job.replace([1]),
+            "job='\\ud800'": lambda: yard.create("x", "\ud800"),
+            "the job: the key 1": lambda: yard.create("x", {1: 2}),
+            "name=5": lambda: yard.create(5, {}),
+            "name=None": lambda: yard.job(None),
+            "name=b'j'": lambda: yard.job(b"j"),
+            "workspace=5": lambda: yard.job("j", workspace=5),
+            "workspace=6": lambda: job.clone("k", workspace=6),
+            "name=7": lambda: job.clone(7),
+            "names=5": lambda: yard.delete(5),
+            "names=6": lambda: yard.delete(["a", 6]),
+            "names=7": lambda: yard.delete({7}),
+            "state=5": lambda: list(yard.jobs(state=5)),
+            "state=102": lambda: list(yard.jobs(state=b"failed")),
+            "limit='5'": lambda: list(yard.jobs(limit="5")),
+            "limit=-1": lambda: list(yard.jobs(limit=-1)),
+            "limit=1.5": lambda: list(yard.events(limit=1.5)),
+            "page='5'": lambda: list(yard.jobs(page="5")),
+            "sort=['name']": lambda: list(yard.jobs(sort=["name"])),
+            "user=[1]": lambda: list(yard.jobs(user=[1])),
+            "text={": lambda: yard.templates(text={}),
+            "since=[": lambda: list(yard.jobs(since=[])),
+            "until=nan": lambda: list(yard.jobs(until=float("nan"))),
+            "since=Decimal": lambda: yard.usage(since=Decimal(1)),
+            "since=inf": lambda: str(job.logs(since=float("inf"))),
+            "by=['user']": lambda: yard.usage(["user"]),
+            "patience='1'": lambda: list(yard.events(patience="1")),
+            "after='x'": lambda: list(yard.events(after="x")),
+            "timeout='5'": lambda: job.wait("5"),
+            "timeout=-1": lambda: job.wait(-1),
+            "timeout=inf": lambda: job.wait(float("inf")),
+            "by='1h'": lambda: job.extend("1h"),
+            "by=nan": lambda: job.extend(float("nan")),
+            "run='1'": lambda: yard.delete_model("j", "1"),
+            "name=8": lambda: yard.template(8),
+            "name=9": lambda: yard.delete_secret(9),
+            "content is a int": lambda: yard.set_secret("s", 5),
+            "file=[": lambda: job.logs().save([]),
+            "cannot write /nowhere/log": lambda: job.logs().save("/nowhere/log"),
+            "address=5": lambda: trainyard.connect(cast(Any, 5)),
+            "no address": trainyard.connect("https://" + "a" * 64, token="t").gpus,
+            "the token is a int": lambda: trainyard.connect("https://h", token=cast(Any, 5)),
+            "token_file=[": lambda: trainyard.connect("https://h", token_file=cast(Any, [])),
+            "cafile=1": lambda: trainyard.connect(cafile=cast(Any, 1)),
+            "timeout=0": lambda: trainyard.connect(timeout=0),
+            "timeout='x'": lambda: trainyard.connect(timeout=cast(Any, "x")),
+            "resources=5": lambda: jobs.Plain("true", resources=5),
+            "a key of resources=1": lambda: jobs.PyTorch("true", resources={1: 2}),
+            "env=5": lambda: jobs.PyTorch("true", processes=2, env=5),
+            "roles=5": lambda: jobs.PyTorch("true", roles=5),
+            "roles.worker='2'": lambda: jobs.PyTorch("true", workers=cast(Any, "2")),
+            "workers='2'": lambda: jobs.MPI("true", workers=cast(Any, "2"), slots=1),
+        }
+        for told, what in wrong.items():
+            with self.subTest(told):
+                error = self.refused(what)
+                self.assertEqual(error.code, "bad_argument")
+                self.assertIn(told, error.message)
+
+    def test_what_is_wrong_with_a_secret_is_told_without_it(self) -> None:
+        yard = trainyard.connect("/nowhere/api.sock")
+        for secret in ("hush\ud800", ["hush"]):
+            self.assertNotIn("hush", str(self.refused(lambda: yard.set_secret("s", cast(Any, secret)))))
 
 
 class Connections(OfRefusals):

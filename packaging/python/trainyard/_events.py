@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Iterator, Mapping, Optional, cast
 
+from . import _arguments
 from ._transport import Transport, Value, path
 from .errors import TrainyardError
 from .types import HappeningView
@@ -53,8 +54,9 @@ def pulses(
 
     `until` is by the monotonic clock.
     """
-    after, left = cast(int, query.get("after") or 0), cast(Optional[int], query.get("limit"))
-    patience = _Patience(patience_s, until)
+    after, limit = _arguments.whole(query.get("after") or 0, "after"), query.get("limit")
+    left = None if limit is None else _arguments.whole(limit, "limit")
+    patience = _Patience(_arguments.seconds(patience_s, "patience"), until)
     while left is None or left > 0:
         asked = {**query, "after": after, "limit": left}
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import numbers
 import os
 import socket
 import ssl
@@ -11,6 +12,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
+from . import _arguments
 from .errors import TrainyardError
 
 #: Longest that the daemon takes for an answer that is no stream, and some.
@@ -97,7 +99,9 @@ class Transport:
         timeout: float = ANSWER_S,
     ) -> None:
         self.address = address
-        self.timeout = timeout
+        self.timeout = _arguments.seconds(timeout, "timeout")
+        if not self.timeout:
+            raise _argument("timeout=0 leaves the daemon no time to answer")
         self._token = _checked_token(token)
         self._context: Optional[ssl.SSLContext] = None
         self._path = ""
@@ -170,6 +174,9 @@ class Transport:
         except OSError as error:
             connection.close()
             raise self._unreachable(error) from error
+        except ValueError as error:  # A name that cannot be one of a machine, or of a file.
+            connection.close()
+            raise _argument(f"{self.address!r} is no address: {error}") from error
         try:
             response = _answer(connection, method, target, body, headers)
         except (OSError, http.client.HTTPException) as error:
@@ -266,18 +273,27 @@ def encoded(query: Mapping[str, Value]) -> str:
     for name, value in query.items():
         if value is None or value is False:
             continue
-        pairs[name] = "1" if value is True else str(value)
+        pairs[name] = "1" if value is True else _parameter(name, value)
     return "?" + urlencode(pairs, quote_via=quote) if pairs else ""
+
+
+def _parameter(name: str, value: object) -> str:
+    if isinstance(value, numbers.Real):
+        return str(value)
+    return _arguments.text(value, name)
 
 
 def path(*parts: str) -> str:
     """`/v1/…` of parts that may hold anything."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
+    return "/v1/" + "/".join(quote(_arguments.text(part, "name"), safe="") for part in parts)
 
 
 def _checked_token(token: Optional[str]) -> Optional[str]:
     if token is None:
         return None
+    given: object = token
+    if not isinstance(given, str):
+        raise _argument(f"the token is a {type(given).__name__}; it is to be a text")
     token = token.strip()
     # Its text is not told: it is a secret.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
@@ -300,8 +316,9 @@ def find_token(token: Optional[str], token_file: "Union[str, os.PathLike[str], N
         token_file = os.environ.get("TRAINYARD_TOKEN_FILE")
     if token_file is None:
         return None
+    place = os.path.expanduser(_arguments.file(token_file, "token_file"))
     try:
-        with open(os.path.expanduser(token_file), encoding="utf-8") as file:
+        with open(place, encoding="utf-8") as file:
             return file.read(64 << 10)
-    except (OSError, UnicodeDecodeError) as error:
-        raise _argument(f"cannot read the token in {os.fspath(token_file)}: {error}") from error
+    except (OSError, ValueError) as error:  # The second of what is no UTF-8, and of a path with a NUL.
+        raise _argument(f"cannot read the token in {place}: {error}") from error

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple, Union, cast
 
+from . import _arguments
 from ._events import pulses
 from ._transport import ANSWER_S, Transport, Value, find_token, path
 from ._values import JobLike, Time, job_file, moment
@@ -56,14 +57,14 @@ def connect(
     in the file of `TRAINYARD_TOKEN_FILE`. `cafile` is what its certificate is checked by, if not what the machine trusts.
     `TRAINYARD_ADDRESS` is `address` where none is given. Nothing is asked yet.
     """
-    where = os.fspath(address) if address is not None else os.environ.get("TRAINYARD_ADDRESS")
+    where = _arguments.file(address, "address") if address is not None else os.environ.get("TRAINYARD_ADDRESS")
     if not where:
         where = str(Path(os.environ.get("TRAINYARD_ROOT") or "/") / SOCKET)
     secret = find_token(token, token_file) if "://" in where else None
-    ca = os.fspath(cafile) if cafile is not None else None
+    ca = _arguments.file(cafile, "cafile") if cafile is not None else None
     try:
         return Yard(Transport(where, token=secret, cafile=ca, timeout=timeout))
-    except OSError as error:  # Of the certificate's file.
+    except (OSError, ValueError) as error:  # Of the certificate's file.
         raise TrainyardError("bad_argument", f"cannot read {ca}: {error}") from error
 
 
@@ -92,7 +93,7 @@ class Yard:
 
     def job(self, name: str, *, workspace: str = "default") -> Job:
         """A job by its name, which may be `WORKSPACE/NAME`. Nothing is asked yet."""
-        first, slash, rest = name.partition("/")
+        first, slash, rest = _arguments.text(name, "name").partition("/")
         return Job(self._transport, first, rest) if slash else Job(self._transport, workspace, name)
 
     def jobs(
@@ -114,10 +115,12 @@ class Yard:
         `text` is part of name or description, `name` is near the name. `sort` is `name`, `created`, `state`, `user` or
         `duration`, with `-` the other way round, or `nearest`. `limit` is the most of all.
         """
-        states = state if state is None or isinstance(state, str) else ",".join(state)
+        states = None if state is None else ",".join(_arguments.names(state, "state"))
+        limit = None if limit is None else _arguments.whole(limit, "limit")
+        sort = None if sort is None else _arguments.text(sort, "sort")
         query: Dict[str, Value] = {"text": text, "state": states, "name": name, "user": user, "workspace": workspace}
-        query.update(since=moment(since), until=moment(until), sort=sort)
-        for report in self._reports(query, limit, page):
+        query.update(since=moment(since, "since"), until=moment(until, "until"), sort=sort)
+        for report in self._reports(query, limit, _arguments.whole(page, "page")):
             yield Job(self._transport, report["workspace"], report["job"], report)
 
     def _reports(self, query: Dict[str, Value], limit: Optional[int], page: int) -> Iterator[JobReport]:
@@ -146,10 +149,13 @@ class Yard:
         found = self.jobs(state="waiting", workspace=workspace)
         return sorted(found, key=lambda job: (job.place() is None, job.place() or 0))
 
-    def delete(self, names: Iterable[str]) -> List[Tuple[str, TrainyardError]]:
-        """Removes jobs that are over, with their files; each is judged by itself. Those that were refused, and why."""
+    def delete(self, names: Union[str, Iterable[str]]) -> List[Tuple[str, TrainyardError]]:
+        """Removes jobs that are over, with their files; each is judged by itself. Those that were refused, and why.
+
+        A text is the name of one job.
+        """
         refused: List[Tuple[str, TrainyardError]] = []
-        for name in names:
+        for name in _arguments.names(names, "names"):
             try:
                 self.job(name).delete()
             except TrainyardError as error:
@@ -185,7 +191,7 @@ class Yard:
     def usage(self, by: str = "workspace", since: Optional[Time] = None) -> List[UsageView]:
         """What was used of the machine, by `user`, `workspace` or `job`; who has used most is first."""
         # By name, as what runs uses more from page to page.
-        used = cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since), sort="name"))
+        used = cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since, "since"), sort="name"))
         return sorted(used, key=lambda one: (-one["gpu_hours"], -one["cpu_hours"], one["name"]))
 
     def workspaces(self) -> List[WorkspaceView]:
@@ -239,7 +245,7 @@ class Yard:
 
     def delete_model(self, job: str, run: int, *, workspace: str = "default") -> None:
         """Removes the model that a run has left, if no job that is not over uses it."""
-        self._transport.json("DELETE", path("models", workspace, job, str(run)))
+        self._transport.json("DELETE", path("models", workspace, job, str(_arguments.whole(run, "run"))))
 
     def images(
         self,
@@ -263,8 +269,7 @@ class Yard:
 
     def set_secret(self, name: str, content: Union[str, bytes], *, workspace: str = "default") -> None:
         """Writes a secret of a workspace, as root."""
-        body = content.encode() if isinstance(content, str) else content
-        self._transport.json("PUT", path("secrets", workspace, name), body=body)
+        self._transport.json("PUT", path("secrets", workspace, name), body=_secret(content))
 
     def delete_secret(self, name: str, *, workspace: str = "default") -> None:
         """Removes a secret of a workspace, as root."""
@@ -292,6 +297,19 @@ class Yard:
     def _repr_html_(self) -> str:
         rows = "".join(_row(job) for job in self.jobs(sort="-created", limit=20))
         return f"<table><tr><th>job</th><th>state</th><th>why</th></tr>{rows}</table>"
+
+
+def _secret(content: object) -> bytes:
+    """What is wrong is told without what is in it."""
+    if isinstance(content, bytes):
+        return content
+    if not isinstance(content, str):
+        wrong = f"content is a {type(content).__name__}; it is to be a text or bytes"
+        raise TrainyardError("bad_argument", wrong)
+    try:
+        return content.encode()
+    except UnicodeEncodeError:
+        raise TrainyardError("bad_argument", "content: half a surrogate pair is no text") from None
 
 
 def _row(job: Job) -> str:

@@ -13,6 +13,7 @@ from os import PathLike
 from typing import Dict, Iterator, List, Mapping, Optional, Union, cast
 from urllib.parse import urlsplit
 
+from . import _arguments
 from ._events import PASSING, pulses
 from ._transport import Transport, Value, path
 from ._values import JobLike, Time, job_file, moment
@@ -73,9 +74,13 @@ class Logs:
 
     def save(self, file: "Union[str, PathLike[str]]") -> None:
         """Into a file, which is written over."""
-        with open(file, "wb") as out:
-            for part in self.parts():
-                out.write(part)
+        place = _arguments.file(file, "file")
+        try:
+            with open(place, "wb") as out:
+                for part in self.parts():
+                    out.write(part)
+        except (OSError, ValueError) as error:
+            raise TrainyardError("bad_argument", f"cannot write {place}: {error}") from error
 
     def __str__(self) -> str:
         return b"".join(self.parts()).decode("utf-8", "replace")
@@ -91,7 +96,7 @@ class Job:
     """A job by its name. What it is, is asked for when it is wanted; `seen` is as it was when it was asked last."""
 
     def __init__(self, transport: Transport, workspace: str, name: str, seen: Optional[JobReport] = None) -> None:
-        if not workspace or not name:
+        if not _arguments.text(workspace, "workspace") or not _arguments.text(name, "name"):
             raise TrainyardError("bad_argument", "a job has a name, as NAME or WORKSPACE/NAME")
         self._transport = transport
         self._seen = seen
@@ -190,7 +195,7 @@ class Job:
 
         `task` is ROLE-I, `lines` only so many of the last of each task.
         """
-        query: Dict[str, Value] = {"task": task, "lines": lines, "since": moment(since), "until": moment(until)}
+        query: Dict[str, Value] = {"task": task, "lines": lines, "since": moment(since, "since"), "until": moment(until, "until")}
         query.update(follow=follow, run=run, attempt=attempt)
         return Logs(self._transport, self._path("logs"), query)
 
@@ -241,7 +246,7 @@ class Job:
 
         A daemon that does not answer, as in a restart, is waited for `patience` seconds.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        until = None if timeout is None else time.monotonic() + _arguments.seconds(timeout, "timeout")
         query: Dict[str, Value] = {"workspace": self.workspace, "job": self.name, "follow": True}
         try:
             return self._until_over(pulses(self._transport, query, patience, until))
@@ -282,7 +287,7 @@ class Job:
 
     def extend(self, by: Union[timedelta, float]) -> str:
         """Lets its newest run take longer, by a `timedelta` or seconds."""
-        seconds = by.total_seconds() if isinstance(by, timedelta) else by
+        seconds = by.total_seconds() if isinstance(by, timedelta) else _arguments.number(by, "by")
         return self._do("POST", "extend", query={"by_ms": round(seconds * 1000)})
 
     def send_output(self) -> str:
@@ -299,8 +304,9 @@ class Job:
 
     def clone(self, name: str, *, workspace: Optional[str] = None) -> "Job":
         """A new job that is like this one."""
+        made = Job(self._transport, self.workspace if workspace is None else workspace, name)
         self._transport.json("POST", self._path("clone"), {"as": name, "to": workspace})
-        return Job(self._transport, workspace or self.workspace, name)
+        return made
 
     def delete(self) -> str:
         """Removes its file and its record, once it is over; `still_running` before."""

@@ -28,7 +28,7 @@ from __future__ import annotations
 import html
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
-from . import _toml
+from . import _arguments, _toml
 from .errors import TrainyardError
 
 #: How many tasks, or the keys of the role.
@@ -49,7 +49,8 @@ class JobFile(Dict[str, Any]):
         if command is not None:
             self["command"] = command
         resources = {name: keys.pop(name) for name in _RESOURCES if name in keys}
-        given = keys.pop("resources", {})
+        given = keys.pop("resources", None)
+        given = {} if given is None else _arguments.table(given, "resources")
         self.update((name, value) for name, value in keys.items() if value is not None)
         if resources or given:
             self["resources"] = {**given, **resources}
@@ -63,14 +64,14 @@ class JobFile(Dict[str, Any]):
     def _cluster(self, framework: str, strategy: str, roles: Mapping[str, Optional[Role]]) -> None:
         self["framework"], self["strategy"] = framework, strategy
         made = {name: self._role(name, role) for name, role in roles.items() if role is not None and role != 0}
-        self["roles"] = {**made, **self.get("roles", {})}
+        self["roles"] = {**made, **_arguments.table(self.get("roles", {}), "roles")}
         # Tables come last in a file, the roles after what holds for all.
         self["roles"] = self.pop("roles")
 
     def _role(self, name: str, role: Role) -> Dict[str, Any]:
         if isinstance(role, bool) or (isinstance(role, int) and role < 0):
             raise TrainyardError("bad_argument", f"roles.{name}: {role!r} is no number of tasks")
-        keys: Dict[str, Any] = {"count": role} if isinstance(role, int) else {"count": 1, **role}
+        keys: Dict[str, Any] = _keys(role, f"roles.{name}")
         asks_cards = any(key.startswith("gpu") for key in self.get("resources", {}))
         if name in _SERVING and asks_cards and "resources" not in keys:
             keys["resources"] = {"gpu": 0}
@@ -111,7 +112,7 @@ class PyTorch(JobFile):
     ) -> None:
         super().__init__(command, **keys)
         if processes is not None:
-            self["env"] = {"PET_NPROC_PER_NODE": str(processes), **self.get("env", {})}
+            self["env"] = {"PET_NPROC_PER_NODE": str(processes), **_arguments.table(self.get("env", {}), "env")}
         leads = _one_of(strategy, self.strategies) == "master-worker"
         self._cluster(self.framework, strategy, {"master": master if leads else None, "worker": workers})
 
@@ -239,8 +240,17 @@ FRAMEWORKS = {
 def _with_slots(workers: Role, slots: Optional[int]) -> Role:
     if slots is None:
         return workers
-    keys: Dict[str, Any] = {"count": workers} if isinstance(workers, int) else dict(workers)
-    return {**keys, "slots": slots}
+    return {**_keys(workers, "workers"), "slots": slots}
+
+
+def _keys(role: Role, what: str) -> Dict[str, Any]:
+    """A role's keys, of which there is one task unless they say how many."""
+    given: object = role
+    if isinstance(given, int):
+        return {"count": given}
+    if not isinstance(given, Mapping):
+        raise _arguments.refused(what, given, "a number of tasks, or a dictionary of the role's keys")
+    return {"count": 1, **_arguments.table(given, what)}
 
 
 def _one_of(strategy: str, strategies: Tuple[str, ...]) -> str:

@@ -421,6 +421,7 @@ class WorkspaceView(TypedDict):
     #: Bytes that it keeps; not counted for a workspace without a quota.
     used: Optional[int]
     waiting: int
+    #: Or `preset` or `public`, which all see, where these have a quota.
     workspace: str
 
 
@@ -462,6 +463,7 @@ class WorkspaceDetail(TypedDict):
     #: Bytes that it keeps; not counted for a workspace without a quota.
     used: Optional[int]
     waiting: int
+    #: Or `preset` or `public`, which all see, where these have a quota.
     workspace: str
 
 

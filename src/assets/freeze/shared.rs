@@ -6,13 +6,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use nix::fcntl::AtFlags;
-use nix::sys::stat::fstatat;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat};
 use nix::unistd::linkat;
 
 use super::{Replaced, Version};
 use crate::assets::manifest::{Before, Entry, Kind, hash_of};
 use crate::assets::{OWN, manifest_of};
+use crate::sys::file::user_attributes;
 use crate::sys::pause;
 use crate::sys::walk::Item;
 
@@ -24,6 +25,13 @@ pub(super) struct Shared {
     shelf: File,
     /// Something of it is not what its manifest says, and that has been told.
     is_damaged: bool,
+}
+
+/// Whether people's own attributes (labels, where from) are those of the item as well.
+fn has_the_same_attributes(theirs: &File, item: &Item<'_>) -> io::Result<bool> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let own = File::from(openat(item.directory, item.name, flags, Mode::empty())?);
+    Ok(user_attributes(theirs)? == user_attributes(&own)?)
 }
 
 impl Shared {
@@ -51,7 +59,7 @@ impl Shared {
         let is_alike = theirs_is.is_file()
             && (theirs_is.uid(), theirs_is.gid(), theirs_is.mode()) == (own.st_uid, own.st_gid, own.st_mode)
             && theirs_is.ino() != own.st_ino;
-        if !is_alike || !self.is_whole(this, &theirs, entry) {
+        if !is_alike || !has_the_same_attributes(&theirs, item)? || !self.is_whole(this, &theirs, entry) {
             return Ok(());
         }
         let aside = format!("{OWN}{}.link", this.version);

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -12,6 +12,8 @@ use std::time::SystemTime;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+
+use crate::sys::file::copy_user_attributes;
 
 /// Ends the name of what has come of a file that is still coming.
 const PART: &str = ".trainyard-part";
@@ -74,6 +76,11 @@ impl Directory {
 
     pub(super) fn set_mode(&self, mode: u32) -> io::Result<()> {
         Ok(rustix::fs::fchmod(&self.held, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Those of people's own.
+    pub(super) fn take_attributes(&self, of: impl AsFd) -> io::Result<()> {
+        copy_user_attributes(of, &self.held)
     }
 
     /// Takes away the directory `name` if nothing is in it.

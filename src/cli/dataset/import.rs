@@ -1,5 +1,6 @@
 //! What is brought into a draft: from a directory, a file, or an address.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -19,7 +20,7 @@ use super::draft::{Directory, plain_mode};
 use super::{fetch, tell};
 use crate::assets::DRAFT;
 use crate::ids::{AssetName, Bytes};
-use crate::sys::file::copy_data;
+use crate::sys::file::{copy_data, copy_user_attributes};
 
 /// What has come.
 #[derive(Debug, Default)]
@@ -29,6 +30,8 @@ pub(super) struct Brought {
     /// There already, of the same size and time.
     kept: u64,
     skipped: u64,
+    /// Further names of files that have come by another name.
+    parted: u64,
 }
 
 pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, format: Format) -> anyhow::Result<Exit> {
@@ -40,7 +43,9 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     let mut line = Progress::new(format);
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
-    let mut told = |brought: &Brought| line.set(|| format!("{} file(s), {}", brought.files, Bytes(brought.bytes)));
+    let mut told = |brought: &Brought| {
+        line.set(name.as_str(), || format!("{} file(s), {}", brought.files, Bytes(brought.bytes).roughly()));
+    };
     let done = match is_address {
         true => fetch::fetch(source, &draft, &mut brought, &mut told).await,
         false => bring(Path::new(source), &draft, &mut brought, &mut told),
@@ -57,8 +62,12 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     } else {
         String::new()
     };
+    let parted = match brought.parted {
+        0 => String::new(),
+        count => format!(", {count} name(s) of files that had several (hard links) are files of their own now"),
+    };
     let (files, bytes, place) = (brought.files, Bytes(brought.bytes), dataset.shown(DRAFT));
-    tell(&format!("{files} file(s), {bytes} brought into {}{left}{skipped}", place.display()), format)?;
+    tell(&format!("{files} file(s), {bytes} brought into {}{left}{skipped}{parted}", place.display()), format)?;
     Ok(Exit::Success)
 }
 
@@ -84,11 +93,11 @@ fn bring(
     // As it was named, links and all; what lies below is not ours to trust.
     let opened = File::open(source).map_err(|error| unreadable(source, error))?;
     if opened.metadata().with_context(|| format!("cannot read {}", source.display()))?.is_dir() {
-        return Bringing { brought, told }.below(&Source { held: opened.into(), shown: source }, draft);
+        return Bringing::new(brought, told).below(&Source { held: opened.into(), shown: source }, draft);
     }
     let name = source.file_name().with_context(|| format!("{} has no name", source.display()))?;
     let at = || format!("cannot bring {} to {}", source.display(), draft.shown(name).display());
-    Bringing { brought, told }.file(opened, draft, name).with_context(at)
+    Bringing::new(brought, told).file(opened, draft, name).with_context(at)
 }
 
 /// A directory that is brought.
@@ -115,9 +124,15 @@ impl Source<'_> {
 struct Bringing<'a> {
     brought: &'a mut Brought,
     told: &'a mut dyn FnMut(&Brought),
+    /// Files with several names that were met.
+    met: HashSet<(u64, u64)>,
 }
 
-impl Bringing<'_> {
+impl<'a> Bringing<'a> {
+    fn new(brought: &'a mut Brought, told: &'a mut dyn FnMut(&Brought)) -> Self {
+        Self { brought, told, met: HashSet::new() }
+    }
+
     fn below(&mut self, source: &Source<'_>, target: &Directory) -> anyhow::Result<()> {
         for name in source.names().with_context(|| format!("cannot bring {}", source.shown.display()))? {
             let name = OsStr::from_bytes(name.to_bytes());
@@ -130,7 +145,9 @@ impl Bringing<'_> {
                     let permissions = below.metadata().with_context(at)?.permissions();
                     // Nobody but the caller looks into it until all of it has come.
                     let into = target.made_private(name).with_context(at)?;
-                    self.below(&Source { held: below.into(), shown: &from }, &into)?;
+                    let below = Source { held: below.into(), shown: &from };
+                    self.below(&below, &into)?;
+                    into.take_attributes(&below.held).with_context(at)?;
                     into.set_mode(plain_mode(&permissions)).with_context(at)?;
                 }
                 FileType::Symlink => {
@@ -151,6 +168,9 @@ impl Bringing<'_> {
         let metadata = from.metadata()?;
         let time = metadata.modified()?;
         let mut coming = target.coming(name);
+        if metadata.nlink() > 1 && !self.met.insert((metadata.dev(), metadata.ino())) {
+            self.brought.parted += 1;
+        }
         if target.has(name, metadata.len(), time) {
             self.brought.kept += 1;
             // A call may have been killed at its very end.
@@ -163,6 +183,7 @@ impl Bringing<'_> {
         let to = coming.begin(has, &state, 0o600)?;
         self.brought.bytes += has;
         copy_data(&from, &to, has, &mut |count| self.came(count))?;
+        copy_user_attributes(&from, &to)?;
         to.set_permissions(PermissionsExt::from_mode(plain_mode(&metadata.permissions())))?;
         to.set_modified(time)?;
         coming.finish()?;

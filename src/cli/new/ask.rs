@@ -76,6 +76,14 @@ impl Question {
     }
 }
 
+/// Below what is asked for stands what it takes.
+const BELOW: usize = 2;
+
+/// What an answer is typed behind.
+fn prompt(takes: &str) -> String {
+    output::folded("  ", BELOW, &escape(&format!("{takes}:"))) + " "
+}
+
 /// The job as far as it has been told, and where answers come from.
 pub(super) struct Questions<'a, R> {
     pub(super) shelf: &'a Shelf,
@@ -125,9 +133,9 @@ impl<R: BufRead> Questions<'_, R> {
             return Ok(());
         }
         let help = lookup("template").map_or("", |key| key.help);
-        output::line(&format!("template – {help}"))?;
+        output::line(&output::folded("", BELOW, &format!("template – {help}")))?;
         loop {
-            let answer = self.answer(&format!("  {} [none]: ", escape(&known.join(", "))))?;
+            let answer = self.answer(&prompt(&format!("{} [none]", known.join(", "))))?;
             match answer.is_empty() {
                 true => return Ok(()),
                 false => match self.lie_on(&answer) {
@@ -169,13 +177,13 @@ impl<R: BufRead> Questions<'_, R> {
     }
 
     fn ask(&mut self, question: &Question, literal: impl Fn(&str) -> String) -> anyhow::Result<()> {
-        let help = if question.help.is_empty() { String::new() } else { format!(" – {}", escape(&question.help)) };
-        output::line(&format!("{}{help}", escape(&question.name)))?;
+        let help = if question.help.is_empty() { String::new() } else { format!(" – {}", question.help) };
+        output::line(&output::folded("", BELOW, &escape(&format!("{}{help}", question.name))))?;
         let default = question
             .default
             .as_deref()
             .map_or("must be given", |default| if default.is_empty() { "none" } else { default });
-        let prompt = format!("  {} [{}]: ", escape(&question.takes), escape(default));
+        let prompt = prompt(&format!("{} [{default}]", question.takes));
         loop {
             let answer = self.answer(&prompt)?;
             if answer.is_empty() && question.default.is_some() {
@@ -189,7 +197,7 @@ impl<R: BufRead> Questions<'_, R> {
 
     /// `NAME=VALUE` again and again, for the `*` of a key.
     fn ask_several(&mut self, key: &Key) -> anyhow::Result<()> {
-        output::line(&format!("{} – {}", key.path, key.help))?;
+        output::line(&output::folded("", BELOW, &format!("{} – {}", key.path, key.help)))?;
         loop {
             let answer = self.answer("  NAME=VALUE, one after another [no more]: ")?;
             let Some((name, value)) = answer.split_once('=') else {

@@ -7,7 +7,7 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Paragraph, Row, Table, TableState};
+use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
 use super::super::output::cut;
 use super::gather::{JobSeen, Machine, Seen, TaskSeen};
@@ -41,6 +41,8 @@ pub(super) struct View {
 const BAR: usize = 20;
 /// Most lines for tasks of the job that is selected.
 const TASKS_MAX: u16 = 10;
+/// Most lines for what is said of it while it has none, of which the table has room for the beginning.
+const WHY_MAX: u16 = 3;
 /// Widest column of jobs, and that of their tasks.
 const JOB_MAX: usize = 32;
 const TASK: usize = 20;
@@ -96,8 +98,11 @@ impl View {
     }
 
     fn task_lines(&self) -> u16 {
-        let tasks = self.jobs().nth(self.selected).map_or(0, |job| job.tasks.len());
-        u16::try_from(tasks).unwrap_or(u16::MAX).min(TASKS_MAX).saturating_add(2)
+        match self.jobs().nth(self.selected).map(|job| job.tasks.len()) {
+            None => 0,
+            Some(0) => 1 + WHY_MAX,
+            Some(tasks) => u16::try_from(tasks).unwrap_or(u16::MAX).min(TASKS_MAX).saturating_add(2),
+        }
     }
 
     pub(super) fn draw(&self, frame: &mut Frame<'_>) {
@@ -202,9 +207,16 @@ impl View {
             let (cpu, memory) = sums(std::slice::from_ref(task));
             Row::new(vec![within(&task.task, TASK), task.phase.clone(), cpu, memory, within(&task.reason, how)])
         });
-        let title = Line::styled(escape(&format!("tasks of {}", job.name)), Modifier::BOLD);
+        let title = match job.tasks.is_empty() {
+            true => format!("why {} is {}", job.name, job.state),
+            false => format!("tasks of {}", job.name),
+        };
+        let title = Line::styled(escape(&title), Modifier::BOLD);
         let [above, rest] = Layout::vertical([Constraint::Length(1), Constraint::Min(0)]).areas(area);
         frame.render_widget(Paragraph::new(fitted(title, above)), above);
+        if job.tasks.is_empty() {
+            return frame.render_widget(Paragraph::new(escape(&job.reason)).wrap(Wrap { trim: true }), rest);
+        }
         frame.render_widget(
             Table::new(rows, widths).header(Row::new(["TASK", "PHASE", "CPU", "MEMORY", "HOW IT ENDED"])),
             rest,

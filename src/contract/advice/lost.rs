@@ -1,8 +1,9 @@
 //! What a job file says and nobody hears: a strategy without its roles, arguments behind a command that does not take them.
 
 use super::super::command::{arguments, entry};
+use super::super::shell::{self, Last, Word};
 use super::super::{Sample, Task};
-use super::{Advice, tail};
+use super::Advice;
 use crate::spec::strategy::starts_servers;
 use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
 
@@ -64,7 +65,7 @@ fn lost(task: &Task<'_>) -> Option<Advice> {
             let what = if has_params { "`params` are" } else { "what the platform gives a script is" };
             format!(
                 "{what} put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
-                tail::deaf(text)?
+                deaf(text)?
             )
         }
         // An image has a command of its own, mostly.
@@ -76,18 +77,38 @@ fn lost(task: &Task<'_>) -> Option<Advice> {
     Some(Advice::of_role(task.role, &["params"], text))
 }
 
+/// Words of the shell's own behind which it takes none.
+const CLOSING: [&str; 4] = ["}", "done", "fi", "esac"];
+
+/// What becomes of what is put behind the text, if it reaches no program there, or not the one that is meant.
+fn deaf(text: &str) -> Option<String> {
+    let (command, last) = shell::last(text.trim_end())?;
+    let closes = |word: &Word| !word.is_quoted && CLOSING.contains(&word.text.as_str());
+    let closed = |word: &str| Some(format!("behind `{word}` nothing can stand"));
+    match (last, command.behind, command.words.as_slice()) {
+        (Last::Document(mark), ..) => Some(format!("the text of <<{mark} would not end")),
+        (Last::Comment, ..) => Some("a comment hides them".to_owned()),
+        (_, '\n', []) => None,
+        (_, ')', []) => closed(")"),
+        (_, _, []) => Some("they would be a command of their own".to_owned()),
+        // `fi fi` closes two.
+        (_, _, [.., last]) if command.words.iter().all(closes) => closed(&last.text),
+        (_, '|', _) => Some("only the last program of the pipe gets them".to_owned()),
+        _ => None,
+    }
+}
+
 /// Packages that PyPI has under the names of platforms' own, which are not there.
 const NAMESAKES: [(&str, &str); 2] = [("moxing", "Huawei's MoXing"), ("uai-sdk", "UCloud's SDK")];
 
 /// What somebody else's package would be installed for.
 pub(super) fn namesake(spec: &JobSpec) -> Option<Advice> {
-    let named = |role: &Role| {
-        let Command::Shell(text) = &role.command else { return None };
-        let behind = ["pip install", "pip3 install"].into_iter().flat_map(|pip| text.split(pip).skip(1));
-        let packages = behind.filter_map(|behind| behind.split([';', '&', '|', '\n']).next());
-        let mut words = packages.flat_map(|line| line.split(|c: char| c.is_whitespace() || "=<>~\"'".contains(c)));
-        words.find_map(|word| NAMESAKES.into_iter().find(|(name, _)| *name == word))
+    let installed = |words: &Vec<String>| {
+        let pip = words.windows(2).position(|pair| shell::name(&pair[0]).starts_with("pip") && pair[1] == "install")?;
+        let packages = words.iter().skip(pip + 2).filter_map(|word| word.split(|c| "=<>~![ ".contains(c)).next());
+        packages.into_iter().find_map(|package| NAMESAKES.into_iter().find(|(name, _)| *name == package))
     };
+    let named = |role: &Role| shell::commands(&role.command).iter().find_map(installed);
     let (role, (name, meant)) = spec.members().find_map(|role| Some((role, named(role)?)))?;
     let text = format!(
         "`pip install {name}` gets a package that has nothing to do with {meant}, which is not on PyPI: scripts that need it do not \
@@ -134,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_command_of_nothing_but_ends_is_read_all_the_same() {
-        for word in ["\\\n", "> a ", "fi ", "<<a\n", "<<a ", "( ", ") "] {
+        for word in ["\\\n", "> a ", "fi ", "<<a\n", "<<a ", "( ", ") ", "$(", "`", "\"$((", "a <(", "x='", "#"] {
             let text = format!("command = {}\nparams.a = 1", toml::Value::from(word.repeat(30_000)));
             let (spec, found) = crate::spec::parse("a.toml", &text);
             let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
@@ -161,6 +182,10 @@ mod tests {
             ("{ python a.py; python t.py; } > log 2>&1", "behind `}` nothing can stand"),
             ("python - <<EOF\nprint(\"don't\")\nEOF\n", "the text of <<EOF would not end"),
             ("python - <<-'END'\n\tprint(1)\n\tEND", "the text of <<END would not end"),
+            ("python t.py <<A <<B\na\nA\nb", "the text of <<B would not end"),
+            ("ls |\npython t.py", "last program of the pipe"),
+            ("python t.py &&", "a command of their own"),
+            ("python t.py $(ls # all\n) && (a) > \"$(b; c)\"", "behind `)` nothing can stand"),
         ] {
             let told = of(&format!("command = {}\n", toml::Value::from(deaf)));
             assert!(told.contains(why), "{deaf}: {told}");
@@ -204,6 +229,10 @@ mod tests {
             "python t.py $((1 + 2))",
             "python - <<EOF\nprint(1)\nEOF\npython t.py",
             "cat <<<EOF",
+            "python - <<EOF",
+            "python t.py <<'A B' --x\ndone\nA B\necho 'done'; \\done",
+            "python t.py $(ls | wc -l; :) \"`a | b;`\" $((1 << 2)) ${X:-$(a;)} $(ls # all\n)",
+            "paste <(a | b;) >(c)",
         ] {
             assert_eq!(of(&format!("command = {heard:?}\n")), "", "{heard}");
         }

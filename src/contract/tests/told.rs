@@ -1,5 +1,7 @@
 //! Numbers and names as scripts are told them: what would meet, or would be another thing, if it were told otherwise.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::*;
 
 #[test]
@@ -66,6 +68,10 @@ fn the_entry_point_is_the_script_that_a_command_runs_in_the_end() {
         ("CMD='python train.py --x'; $CMD", "train.py"),
         ("DATA=x.py python train.py", "train.py"),
         ("mpirun -np 2 bash -c 'python train.py'", "train.py"),
+        ("cat > x.py <<E\npython y.py\nE\npython train.py > z.py", "train.py"),
+        ("python x.py\npython - <<E | tee log\npython y.py\nE", "x.py"),
+        ("bash -e <<'E' || exit\npython train.py\nE", "train.py"),
+        ("python train.py --n $(python count.py)", "train.py"),
     ] {
         let of = |contract: &str| seen(&format!("contract = \"{contract}\"\ncommand = {command:?}\n"), 0);
         assert_variables(&of("sagemaker"), &[("SM_USER_ENTRY_POINT", script)]);
@@ -199,7 +205,7 @@ fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
     type Allowed = fn(char) -> bool;
     let rules: [(&str, &str, Allowed); 6] = [
         ("sagemaker", "sw-0-1-a-b-c63d14", |c| c.is_ascii_alphanumeric() || c == '-'),
-        ("modelarts", "sw-0-1-a-b", |c| c.is_ascii_alphanumeric() || c == '-'),
+        ("modelarts", "sw-0-1-a-b-c63d14", |c| c.is_ascii_alphanumeric() || c == '-'),
         ("modelarts/1", "sw-0-1-a_b-c63d14", |c| c.is_ascii_alphanumeric() || "-_".contains(c)),
         ("kubeflow/swarm", "sw~0.1~a_b", |_| true),
         ("openpai", "sw~0.1~a_b", |_| true),
@@ -240,4 +246,43 @@ fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
     let cut = all[0].rsplit_once('-').unwrap();
     assert_eq!((cut.0, cut.1.len()), ("a".repeat(55).as_str(), 6), "{all:?}");
     assert_eq!(told("sw-1"), "sw-1", "what is allowed stays");
+}
+
+/// Every name in the hosts files of a job's tasks, with the address it stands for.
+fn called(contract: &str, job: &str) -> BTreeMap<String, String> {
+    let roles =
+        "[roles.worker]\nserves = true\ncount = 2\n[roles.train]\ncount = 2\n[roles.ps]\ncount = 11\n[roles.ps1]\n";
+    let text = format!("contract = \"{contract}\"\nframework = \"tensorflow\"\ncommand = \"x\"\n{roles}");
+    let (spec, found) = parse("x.toml", &text);
+    let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+    let sample = Sample::of(job, &spec);
+    let view = view(&sample.tasks(&spec).next().unwrap());
+    let mut out = BTreeMap::new();
+    for line in view.hosts.lines().skip(2) {
+        let (address, names) = line.split_once(' ').unwrap();
+        for name in names.split(' ') {
+            let other = out.insert(name.to_owned(), address.to_owned()).filter(|other| other != address);
+            assert_eq!(other, None, "{contract}: {name} is two tasks in {}", view.hosts);
+        }
+    }
+    for name in variable(&view, "VC_WORKER_HOSTS").iter().flat_map(|hosts| hosts.split(',')) {
+        let is_known = out.contains_key(name) || name.parse::<Ipv4Addr>().is_ok();
+        assert!(is_known, "{contract}: {name} is nobody in {}", view.hosts);
+    }
+    out
+}
+
+#[test]
+fn a_host_s_name_is_that_of_one_task_and_where_it_has_the_job_s_of_one_job() {
+    for contract in catalogue::ABOUT {
+        called(contract.name, "sw~1.5");
+    }
+    let jobs = ["sw~1.5", "sw~1-5", "sw-1-5", "Sw-1-5", "sw_1-5", "训练_a-1", "训练_a-2"];
+    let all: Vec<_> = jobs.iter().flat_map(|job| called("modelarts", job)).map(|(name, _)| name).collect();
+    let with_job = |name: &&String| !["worker-", "train-", "ps-", "ps1-"].iter().any(|role| name.starts_with(role));
+    let own: Vec<_> = all.iter().filter(with_job).collect();
+    assert_eq!(own.len(), jobs.len() * 32);
+    assert_eq!(own.iter().collect::<BTreeSet<_>>().len(), own.len(), "{own:?}");
+    assert!(called("modelarts", "digits").contains_key("digits-worker-0.digits"), "what is a label stays");
+    assert!(called("modelarts", "My_Job").keys().any(|name| name.starts_with("my-job-")), "people know it again");
 }

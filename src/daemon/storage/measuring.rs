@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::config::Paths;
-use crate::ids::WorkspaceName;
+use crate::ids::HomeName;
 use crate::sys::btrfs;
 use crate::sys::file::optional;
 use crate::sys::measure::disk_usage;
@@ -32,19 +32,19 @@ pub(super) enum What {
 /// What was found.
 #[derive(Debug)]
 pub(super) struct Measured {
-    pub workspace: WorkspaceName,
+    pub workspace: HomeName,
     /// Paths in the workspace, and bytes; 0 for what is not there.
     pub places: Vec<(PathBuf, u64)>,
     /// There are no others.
     pub is_all: bool,
 }
 
-pub(super) struct Measurer(Sender<(WorkspaceName, What)>);
+pub(super) struct Measurer(Sender<(HomeName, What)>);
 
 #[cfg(test)]
 impl Measurer {
     /// One that measures nothing, and what it is asked for.
-    pub(super) fn idle() -> (Self, Receiver<(WorkspaceName, What)>) {
+    pub(super) fn idle() -> (Self, Receiver<(HomeName, What)>) {
         let (sender, asked) = channel();
         (Self(sender), asked)
     }
@@ -59,16 +59,16 @@ impl Measurer {
     }
 
     /// What is asked for again and again is done once, when the workspace has rested.
-    pub(super) fn ask(&self, workspace: WorkspaceName, what: What) {
+    pub(super) fn ask(&self, workspace: HomeName, what: What) {
         // The thread ends only with us.
         let _ = self.0.send((workspace, what));
     }
 }
 
-fn run(paths: &Paths, asked: &Receiver<(WorkspaceName, What)>, found: &dyn Fn(Measured)) {
+fn run(paths: &Paths, asked: &Receiver<(HomeName, What)>, found: &dyn Fn(Measured)) {
     let mut pace = Pace::default();
-    let mut wanted: BTreeMap<WorkspaceName, BTreeSet<What>> = BTreeMap::new();
-    let mut failures: BTreeMap<WorkspaceName, u32> = BTreeMap::new();
+    let mut wanted: BTreeMap<HomeName, BTreeSet<What>> = BTreeMap::new();
+    let mut failures: BTreeMap<HomeName, u32> = BTreeMap::new();
     loop {
         let first = match pace.next() {
             None => asked.recv().map_err(RecvTimeoutError::from),
@@ -119,16 +119,16 @@ fn pause_after(failures: u32) -> Duration {
 /// When btrfs is looked at again, which removes what large runs have left for a while.
 const FORGET_AGAIN: Duration = Duration::from_secs(30);
 
-fn is_still_removed(paths: &Paths, workspace: &WorkspaceName) -> bool {
-    let forgotten = quota::forget_removed(&paths.workspace(workspace));
+fn is_still_removed(paths: &Paths, workspace: &HomeName) -> bool {
+    let forgotten = quota::forget_removed(&paths.home(workspace));
     forgotten.unwrap_or_else(|error| {
         tracing::warn!(%workspace, %error, "btrfs goes on counting runs that were removed, the next removal tries again");
         false
     })
 }
 
-fn commit(paths: &Paths, workspace: &WorkspaceName, found: &dyn Fn(Measured)) {
-    match File::open(paths.workspace(workspace)).and_then(|home| btrfs::commit(&home)) {
+fn commit(paths: &Paths, workspace: &HomeName, found: &dyn Fn(Measured)) {
+    match File::open(paths.home(workspace)).and_then(|home| btrfs::commit(&home)) {
         // Whoever hears of it looks what btrfs tells.
         Ok(()) => found(Measured { workspace: workspace.clone(), places: Vec::new(), is_all: false }),
         Err(error) => tracing::warn!(%workspace, %error, "cannot have btrfs count what it keeps"),
@@ -136,8 +136,8 @@ fn commit(paths: &Paths, workspace: &WorkspaceName, found: &dyn Fn(Measured)) {
 }
 
 /// All runs and models when no `place` is named; `false` if that fails.
-fn measure(paths: &Paths, workspace: &WorkspaceName, place: Option<PathBuf>, found: &dyn Fn(Measured)) -> bool {
-    let home = paths.workspace(workspace);
+fn measure(paths: &Paths, workspace: &HomeName, place: Option<PathBuf>, found: &dyn Fn(Measured)) -> bool {
+    let home = paths.home(workspace);
     let is_all = place.is_none();
     let places = place.map_or_else(|| all_places(&home), |place| Ok(vec![place]));
     let bytes = |place: PathBuf| Ok((place.clone(), disk_usage([home.join(place)])?));
@@ -174,8 +174,8 @@ mod tests {
     fn what_could_not_be_measured_is_measured_again_by_itself() {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::new(root.path()).unwrap();
-        let workspace: WorkspaceName = "default".parse().unwrap();
-        let home = paths.workspace(&workspace);
+        let workspace: HomeName = "default".parse().unwrap();
+        let home = paths.home(&workspace);
         std::fs::create_dir_all(&home).unwrap();
         // In the place of a directory.
         std::fs::write(home.join("jobs"), "").unwrap();

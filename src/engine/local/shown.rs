@@ -10,6 +10,7 @@ use crate::config::Paths;
 use crate::engine::{EngineError, Prepare};
 use crate::rundir::Mount;
 use crate::spec::HostMount;
+use crate::sys::mounts;
 use crate::sys::process::with_file_rights;
 
 use super::workdirs::groups_of;
@@ -19,20 +20,32 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
     if run.spec.mounts.is_empty() {
         return Ok(Vec::new());
     }
+    let served = served_places(paths).map_err(super::failed("list what is mounted"))?;
     let groups = groups_of(run.owner);
+    // A place in the mount is not looked at: that waits for whoever serves it.
+    let find = |source: &Path| match source.starts_with(paths.mount_point()) {
+        true => Ok(source.to_owned()),
+        false => find(source),
+    };
     let found = with_file_rights(run.owner.uid, run.owner.gid, &groups, || {
         run.spec.mounts.iter().map(|mount| (mount, find(&mount.source))).collect::<Vec<_>>()
     });
     let found = found.map_err(super::failed("look at the mounts with the owner's rights"))?;
     let shown = |(mount, source): (&HostMount, io::Result<PathBuf>)| {
         let told = |why: String| EngineError(format!("mounts: {}: {why}", mount.source.display()));
-        let source = source.map_err(|error| told(why_not(&error)))?;
-        if let Some(ours) = own_places(paths).iter().find(|ours| overlap(&source, ours)) {
-            return Err(told(format!(
+        let is_ours = |ours: &Path| {
+            told(format!(
                 "{} is Trainyard's own, and shown neither by itself nor with what holds it; jobs see workspaces by `code` and \
                  `datasets`",
                 ours.display()
-            )));
+            ))
+        };
+        let source = source.map_err(|error| told(why_not(&error)))?;
+        if let Some(ours) = own_places(paths).iter().find(|ours| overlap(&source, ours)) {
+            return Err(is_ours(ours));
+        }
+        if let Some(ours) = served.iter().find(|ours| source.starts_with(ours) || ours.starts_with(&source)) {
+            return Err(is_ours(ours));
         }
         match below {
             Some(below) if !below.iter().any(|place| source.starts_with(place)) => {
@@ -58,6 +71,14 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
 /// by what lies behind the mount change what is published.
 fn own_places(paths: &Paths) -> [PathBuf; 3] {
     [paths.run_dir(), paths.state_dir(), paths.jobs_d()].map(|place| place.canonicalize().unwrap_or(place))
+}
+
+/// Where the mount is, and what of it is mounted elsewhere. A task that saw it would be at the mercy of the process that serves it,
+/// and of a version nobody would know that it is used.
+fn served_places(paths: &Paths) -> io::Result<Vec<PathBuf>> {
+    let source = paths.mount_source();
+    let mounted = mounts::list()?.into_iter().filter(|mount| mount.source == source).map(|mount| mount.target);
+    Ok([paths.mount_point()].into_iter().chain(mounted).collect())
 }
 
 /// Whether one lies in the other or is the other, also by another name of the same directory: a bind mount of it.

@@ -26,15 +26,21 @@ use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::{Ids, Rooted};
 
+/// So often directories that are made may be taken away before there is something in them.
+const GONE: usize = 8;
+
 /// Makes `runs/N` with the job file, the snapshot of the code, `output/` and `model/`.
 pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let Owner { uid, gid } = run.owner;
     let key = &run.identity.key;
     make_workspace(paths, run).map_err(failed("make the workspace's directories"))?;
     let directory = paths.run(key, run.identity.run);
-    create_dir(&paths.job(key), 0o755).map_err(failed("make the job's directory"))?;
-    create_dir(&paths.job(key).join("runs"), 0o755).map_err(failed("make the job's directory"))?;
-    create_dir_for(&directory, 0o750, uid, gid).map_err(failed("make the run's directory"))?;
+    let make = || {
+        create_dir(&paths.job(key), 0o755)?;
+        create_dir(&paths.job(key).join("runs"), 0o755)?;
+        create_dir_for(&directory, 0o750, uid, gid)
+    };
+    again_if_gone(make).map_err(failed("make the run's directory"))?;
     aside::adopt(paths, run, &directory)?;
     resume(paths, run, &directory.join("output"))?;
     for name in ["output", "model"] {
@@ -50,6 +56,17 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     snapshots(paths, run, &directory)?;
     choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
     choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)
+}
+
+/// Who takes away what a removed job has left takes empty directories with it, also one that was just made.
+fn again_if_gone(make: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    for _ in 0..GONE {
+        match make() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            made => return made,
+        }
+    }
+    make()
 }
 
 /// Takes them into `directory`, of all code but what lies in a store: that is brought later.
@@ -414,4 +431,29 @@ fn only_file(shelf: &Shelf, path: &Path) -> io::Result<Option<String>> {
 /// Further groups of the owner, so that what a group may read its members' jobs may read.
 pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
     crate::sys::process::groups_of(owner.uid).into_iter().filter(|gid| *gid != owner.gid).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn what_is_taken_away_while_it_is_made_is_made_again_and_not_for_ever() {
+        let tries = Cell::new(0);
+        let gone_until = |last: usize| {
+            tries.set(0);
+            again_if_gone(|| {
+                tries.set(tries.get() + 1);
+                if tries.get() < last { Err(io::ErrorKind::NotFound.into()) } else { Ok(()) }
+            })
+        };
+        assert!(gone_until(3).is_ok() && tries.get() == 3);
+        assert!(gone_until(usize::MAX).is_err() && tries.get() == GONE + 1);
+        assert_eq!(
+            again_if_gone(|| Err(io::ErrorKind::StorageFull.into())).unwrap_err().kind(),
+            io::ErrorKind::StorageFull
+        );
+    }
 }

@@ -18,7 +18,9 @@ pub struct Reference {
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReferenceError {
-    #[error("{name:?} is no name of an image: {why}")]
+    #[error(
+        "{name:?} is no name of an image: {why}; write NAME:TAG or REGISTRY/NAME:TAG, in small letters and digits with '.', '_', '-' and '/' between"
+    )]
     Grammar { name: String, why: oci_client::ParseError },
     #[error("{name:?} is pinned by a digest that is not supported: {why}")]
     Digest { name: String, why: NotADigest },

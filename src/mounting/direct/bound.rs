@@ -22,7 +22,7 @@ use super::strayed::Strayed;
 use crate::assets::manifest::{State, state};
 use crate::assets::{Part, Shelf, is_absent, manifest_of};
 use crate::config::Direct;
-use crate::ids::WorkspaceName;
+use crate::ids::HomeName;
 use crate::mounting::BACKING;
 use crate::mounting::MountConfig;
 use crate::sys::mounts::attached::Attached;
@@ -42,24 +42,24 @@ type Identity = (u64, u64);
 struct Wanted {
     path: PathBuf,
     access: Access,
-    code_of: Option<WorkspaceName>,
+    code_of: Option<HomeName>,
 }
 
 struct Shown {
     mount: Attached,
     /// Whose `code/` it is.
-    code_of: Option<WorkspaceName>,
+    code_of: Option<HomeName>,
     /// What is written by way of it is heard of already: it could not be taken away when that began.
     is_heard: bool,
 }
 
 impl Shown {
-    fn new(mount: Attached, code_of: Option<WorkspaceName>) -> Self {
+    fn new(mount: Attached, code_of: Option<HomeName>) -> Self {
         Self { mount, code_of, is_heard: false }
     }
 
     /// Once, however often it is tried to take it away: the kernel keeps each watch until the mount has gone.
-    fn hear(&mut self, limited: &BTreeSet<WorkspaceName>, strays: &mut Strayed) {
+    fn hear(&mut self, limited: &BTreeSet<HomeName>, strays: &mut Strayed) {
         let limited = self.code_of.as_ref().filter(|home| limited.contains(*home));
         self.is_heard = limited.is_some_and(|home| self.is_heard || strays.watch(home, &self.mount));
     }
@@ -70,7 +70,7 @@ pub(super) struct Bound {
     shelf: Shelf,
     mounts: BTreeMap<Identity, Shown>,
     /// Workspaces with a quota, as of the last look.
-    limited: BTreeSet<WorkspaceName>,
+    limited: BTreeSet<HomeName>,
     strays: Strayed,
     /// That something fails is told once.
     is_told: bool,
@@ -107,7 +107,7 @@ impl Bound {
         }
     }
 
-    fn adopt_if_mounted(&mut self, path: &Path, code_of: Option<WorkspaceName>) {
+    fn adopt_if_mounted(&mut self, path: &Path, code_of: Option<HomeName>) {
         let is_mounted = self
             .place(path, ResolveFlag::RESOLVE_NO_XDEV)
             .is_err_and(|error| error.raw_os_error() == Some(Errno::EXDEV as i32));
@@ -287,7 +287,7 @@ impl Bound {
         };
         self.limited = quotas.into_keys().collect();
         for home in homes {
-            let code_of: Option<WorkspaceName> = home.parse().ok();
+            let code_of: Option<HomeName> = home.parse().ok();
             if code_of.as_ref().is_some_and(|home| self.limited.contains(home)) {
                 continue;
             }
@@ -407,7 +407,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let paths = Paths::new(root.path()).unwrap();
         std::fs::create_dir_all(paths.run_dir()).unwrap();
-        let home: WorkspaceName = "default".parse().unwrap();
+        let home: HomeName = "default".parse().unwrap();
         let limited = BTreeSet::from([home.clone()]);
         let mut strays = Strayed::open(&paths);
         let mount = Attached::of(File::open(root.path()).unwrap().into()).unwrap();

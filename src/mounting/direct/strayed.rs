@@ -4,14 +4,14 @@
 use std::collections::BTreeSet;
 
 use crate::config::Paths;
-use crate::ids::WorkspaceName;
+use crate::ids::HomeName;
 use crate::sys::mounts::attached::Attached;
 use crate::sys::mounts::writes::Writes;
 use crate::workspace::quota::{self, Strays};
 
 pub(super) struct Strayed {
     paths: Paths,
-    pub(super) watched: Vec<(WorkspaceName, Writes)>,
+    pub(super) watched: Vec<(HomeName, Writes)>,
     told: Strays,
     /// As it is to be told.
     numbers: Strays,
@@ -25,7 +25,7 @@ impl Strayed {
     }
 
     /// Before the mount is taken away: what is written by way of it until its last user has gone is heard of, if it says so.
-    pub(super) fn watch(&mut self, home: &WorkspaceName, mount: &Attached) -> bool {
+    pub(super) fn watch(&mut self, home: &HomeName, mount: &Attached) -> bool {
         // What was written until now.
         *self.numbers.entry(home.clone()).or_default() += 1;
         let writes = Writes::by(mount).inspect_err(|error| {
@@ -41,7 +41,7 @@ impl Strayed {
     }
 
     /// Those that have no quota any more are nobody's business.
-    pub(super) fn watch_no_more_but(&mut self, limited: &BTreeSet<WorkspaceName>) {
+    pub(super) fn watch_no_more_but(&mut self, limited: &BTreeSet<HomeName>) {
         self.watched.retain(|(home, _)| limited.contains(home));
         self.numbers.retain(|home, _| limited.contains(home));
     }

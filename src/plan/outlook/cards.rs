@@ -1,8 +1,6 @@
 //! Cards one by one as time goes on: what of each is free from when on, and who is given it then.
 
-use std::time::Duration;
-
-use super::clock::{Enough, Looks, Points};
+use super::clock::{During, Enough, Looks, Points};
 use crate::gpu::deck::{Deck, Piece};
 use crate::ids::Timestamp;
 use crate::plan::cards::Cards;
@@ -13,7 +11,6 @@ use crate::plan::{Kept, Waiting};
 pub(super) type Found = Option<(Timestamp, Vec<Piece>)>;
 
 pub(super) struct CardsAhead {
-    now: Timestamp,
     free: Points<Deck>,
     /// All but what is left to runs of which nobody knows when they start.
     unpromised: Deck,
@@ -21,7 +18,7 @@ pub(super) struct CardsAhead {
 
 impl CardsAhead {
     pub(super) fn of(cards: &Cards) -> Self {
-        Self { now: cards.now, free: Points::of(cards.free_over_time()), unpromised: cards.all().clone() }
+        Self { free: Points::of(cards.free_over_time()), unpromised: cards.all().clone() }
     }
 
     /// The first time from then on at which there are pieces that it can have for as long as it lasts, and which.
@@ -43,18 +40,12 @@ impl CardsAhead {
         Ok(None)
     }
 
-    /// It has them from its start until it should end.
-    pub(super) fn give(
-        &mut self,
-        pieces: &[Piece],
-        start: Timestamp,
-        lasts: Option<Duration>,
-        looks: &mut Looks,
-    ) -> Result<(), Enough> {
+    /// They are somebody's for so long.
+    pub(super) fn give(&mut self, pieces: &[Piece], during: During, looks: &mut Looks) -> Result<(), Enough> {
         if pieces.is_empty() {
             return Ok(());
         }
-        let points = self.free.between(start, lasts);
+        let points = self.free.between(during);
         looks.pay(points.len() * pieces.len())?;
         points.iter_mut().for_each(|(_, free)| pieces.iter().for_each(|piece| free.take(piece)));
         Ok(())
@@ -62,14 +53,14 @@ impl CardsAhead {
 
     /// When it starts cannot be said. What is kept for it, or else what it could be given if all ended, is nobody else's from now
     /// on, nor where there is no such thing whatever it could use.
-    pub(super) fn keep_for(&mut self, waiting: &Waiting, kept: Option<&Kept>, looks: &mut Looks) -> Result<(), Enough> {
+    pub(super) fn keep_for(&mut self, waiting: &Waiting, kept: Option<&Kept>) -> Vec<Piece> {
         let kept = kept.filter(|kept| (&kept.key, &kept.wishes) == (&waiting.key, &waiting.wishes));
         let kept = kept.map(|kept| kept.pieces.concat()).filter(|pieces| self.unpromised.has_all(pieces));
         let at_last = self.free.last().and_then(|free| free.choose(&waiting.wishes));
         let chosen = kept.or_else(|| Some(at_last.or_else(|| self.unpromised.choose(&waiting.wishes))?.concat()));
         let pieces = chosen.unwrap_or_else(|| self.unpromised.all_for(&waiting.wishes));
         pieces.iter().for_each(|piece| self.unpromised.take(piece));
-        self.give(&pieces, self.now, None, looks)
+        pieces
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cards::{CardsAhead, Found};
-use crate::gpu::deck::Wish;
+use crate::gpu::deck::{Piece, Wish};
 use crate::ids::{Timestamp, WorkspaceName};
-use crate::plan::attempt::foreseen_end;
+use crate::plan::attempt::{foreseen_end, sure_end};
 use crate::plan::cards::Cards;
-use crate::plan::fill::{self, any_cards};
+use crate::plan::fill::{Ends, any_cards, machine, side};
 use crate::plan::limit::{Limit, Load, later};
 use crate::plan::{Amount, Snapshot, Waiting};
 
@@ -32,75 +32,105 @@ impl Looks {
 /// What is wanted, by whom and for how long.
 type Alike<'a> = (&'a WorkspaceName, Amount, Arc<[Wish]>, Option<Duration>);
 
-/// The machine, the quotas and the cards one by one, from now on.
+/// The machine, the quotas and the cards, as it is sure that all end and as it is expected.
+///
+/// Whoever starts before those that come first, in the plan must not put them off even if nothing ends before it is stopped: so
+/// it needs room by what is sure. When they have started it needs room alone.
 pub(super) struct Clock<'a> {
-    snapshot: &'a Snapshot<'a>,
-    machine: Timeline,
-    sides: BTreeMap<&'a WorkspaceName, Timeline>,
-    /// Where they are looked at one by one; `machine` does not limit them then.
-    cards: Option<CardsAhead>,
-    /// When the last that wanted the same starts; `None`: nobody knows.
-    last: BTreeMap<Alike<'a>, Option<Timestamp>>,
+    now: Timestamp,
+    sure: Ahead<'a>,
+    expected: Ahead<'a>,
+    /// When all before it have started that wait for the machine, if it is known.
+    in_order: Option<Timestamp>,
     looks: Looks,
 }
 
 impl<'a> Clock<'a> {
-    pub(super) fn new(snapshot: &'a Snapshot<'a>, one_by_one: Option<&Cards>, looks: usize) -> Self {
-        let has = if one_by_one.is_some() { any_cards(snapshot) } else { snapshot.inventory };
+    pub(super) fn new(snapshot: &'a Snapshot<'a>, looks: usize) -> Self {
         Self {
-            snapshot,
-            machine: Timeline::of(&fill::machine(snapshot, has, foreseen_end)),
-            sides: BTreeMap::new(),
-            cards: one_by_one.map(CardsAhead::of),
-            last: BTreeMap::new(),
+            now: snapshot.now,
+            sure: Ahead::new(snapshot, sure_end),
+            expected: Ahead::new(snapshot, foreseen_end),
+            in_order: Some(snapshot.now),
             looks: Looks(looks),
         }
     }
 
     /// When it starts, where that can be said; it has its part from then on.
     pub(super) fn start_of(&mut self, waiting: &'a Waiting) -> Result<Option<Timestamp>, Enough> {
-        let alike = (&waiting.key.workspace, waiting.amount, waiting.wishes.clone(), waiting.lasts);
-        let found = match self.last.get(&alike).copied().unwrap_or(Some(self.snapshot.now)) {
-            Some(from) => self.find(waiting, from)?,
-            None => None,
+        let looks = &mut self.looks;
+        let before = self.sure.find(waiting, self.now, looks)?;
+        let found = match (before, self.in_order) {
+            (Some(found), Some(in_order)) if found.0 > in_order => self.expected.find(waiting, in_order, looks)?,
+            (None, Some(in_order)) => self.expected.find(waiting, in_order, looks)?,
+            (before, _) => before,
         };
-        self.last.insert(alike, found.as_ref().map(|(start, _)| *start));
-        let Some((start, pieces)) = found else { return self.no_start_of(waiting) };
-        self.take(waiting, start, waiting.expected)?;
-        if let Some(cards) = &mut self.cards {
-            cards.give(&pieces, start, waiting.expected, &mut self.looks)?;
+        let Some((start, pieces)) = found else {
+            if self.expected.has_quota_since(waiting, self.now, looks)?.is_some() {
+                self.in_order = None;
+            }
+            self.keep_for(waiting)?;
+            return Ok(None);
+        };
+        let just_before = Timestamp(start.0.saturating_sub(1).max(self.now.0));
+        if self.expected.has_quota_since(waiting, just_before, looks)? == Some(just_before) {
+            self.in_order = self.in_order.map(|in_order| in_order.max(start));
         }
+        self.sure.take(waiting, &pieces, (start, waiting.lasts), looks)?;
+        self.expected.take(waiting, &pieces, (start, waiting.expected), looks)?;
         Ok(Some(start))
     }
 
     /// When it starts cannot be said: of those behind it only what it leaves over is told.
-    pub(super) fn no_start_of(&mut self, waiting: &'a Waiting) -> Result<Option<Timestamp>, Enough> {
-        self.take(waiting, self.snapshot.now, None)?;
-        let kept = self.snapshot.one_by_one.as_ref().and_then(|cards| cards.kept.as_ref());
-        if let Some(cards) = &mut self.cards {
-            cards.keep_for(waiting, kept, &mut self.looks)?;
-        }
-        Ok(None)
+    pub(super) fn keep_for(&mut self, waiting: &'a Waiting) -> Result<(), Enough> {
+        self.sure.keep_for(waiting, &mut self.looks)?;
+        self.expected.keep_for(waiting, &mut self.looks)
     }
+}
 
-    fn take(&mut self, waiting: &'a Waiting, start: Timestamp, lasts: Option<Duration>) -> Result<(), Enough> {
-        let load = Load::of(waiting.amount);
-        let Self { machine, sides, looks, .. } = self;
-        let limits = [machine, side(sides, self.snapshot, &waiting.key.workspace)];
-        limits.into_iter().try_for_each(|limit| limit.take(start, &load, lasts, looks))
+/// The machine, the quotas and the cards one by one, from now on, where all that runs ends in one way.
+struct Ahead<'a> {
+    snapshot: &'a Snapshot<'a>,
+    ends: Ends,
+    machine: Timeline,
+    sides: BTreeMap<&'a WorkspaceName, Timeline>,
+    /// Where they are looked at one by one; `machine` does not limit them then.
+    cards: Option<CardsAhead>,
+    /// From when on to look for those who want the same; `None`: never.
+    sooner: BTreeMap<Alike<'a>, Option<Timestamp>>,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(snapshot: &'a Snapshot<'a>, ends: Ends) -> Self {
+        let cards = Cards::of(snapshot, ends);
+        let has = if cards.is_some() { any_cards(snapshot) } else { snapshot.inventory };
+        Self {
+            snapshot,
+            ends,
+            machine: Timeline::of(&machine(snapshot, has, ends)),
+            sides: BTreeMap::new(),
+            cards: cards.as_ref().map(CardsAhead::of),
+            sooner: BTreeMap::new(),
+        }
     }
 
     /// The first time from then on at which all have room, and the pieces of cards that it is given then.
-    fn find(&mut self, waiting: &'a Waiting, from: Timestamp) -> Result<Found, Enough> {
+    fn find(&mut self, waiting: &'a Waiting, from: Timestamp, looks: &mut Looks) -> Result<Found, Enough> {
+        let alike = (&waiting.key.workspace, waiting.amount, waiting.wishes.clone(), waiting.lasts);
+        let Some(sooner) = self.sooner.get(&alike).copied().unwrap_or(Some(from)) else { return Ok(None) };
+        let found = self.look(waiting, from.max(sooner), looks)?;
+        self.sooner.insert(alike, found.as_ref().map(|(start, _)| *start));
+        Ok(found)
+    }
+
+    fn look(&mut self, waiting: &'a Waiting, from: Timestamp, looks: &mut Looks) -> Result<Found, Enough> {
         let load = Load::of(waiting.amount);
-        let Self { machine, sides, cards, looks, .. } = self;
-        let side = side(sides, self.snapshot, &waiting.key.workspace);
         let mut at = from;
         // Each step goes on in time, to a point of one of them.
         loop {
-            let Some(first) = machine.earliest(at, &load, waiting.lasts, looks)? else { return Ok(None) };
-            let Some(second) = side.earliest(first, &load, waiting.lasts, looks)? else { return Ok(None) };
-            let found = match cards {
+            let Some(first) = self.machine.earliest(at, &load, waiting.lasts, looks)? else { return Ok(None) };
+            let Some(second) = self.has_quota_since(waiting, first, looks)? else { return Ok(None) };
+            let found = match &self.cards {
                 Some(cards) => cards.earliest(waiting, second, looks)?,
                 None => Some((second, Vec::new())),
             };
@@ -110,16 +140,44 @@ impl<'a> Clock<'a> {
             }
         }
     }
+
+    /// The first time from then on at which its workspace may have it.
+    fn has_quota_since(
+        &mut self,
+        waiting: &'a Waiting,
+        from: Timestamp,
+        looks: &mut Looks,
+    ) -> Result<Option<Timestamp>, Enough> {
+        self.side(waiting).earliest(from, &Load::of(waiting.amount), waiting.lasts, looks)
+    }
+
+    fn side(&mut self, waiting: &'a Waiting) -> &mut Timeline {
+        let (snapshot, ends, workspace) = (self.snapshot, self.ends, &waiting.key.workspace);
+        self.sides.entry(workspace).or_insert_with(|| Timeline::of(&side(snapshot, workspace, ends).limit))
+    }
+
+    fn take(
+        &mut self,
+        waiting: &'a Waiting,
+        pieces: &[Piece],
+        during: During,
+        looks: &mut Looks,
+    ) -> Result<(), Enough> {
+        let load = Load::of(waiting.amount);
+        self.machine.take(during, &load, looks)?;
+        self.side(waiting).take(during, &load, looks)?;
+        self.cards.iter_mut().try_for_each(|cards| cards.give(pieces, during, looks))
+    }
+
+    fn keep_for(&mut self, waiting: &'a Waiting, looks: &mut Looks) -> Result<(), Enough> {
+        let kept = self.snapshot.one_by_one.as_ref().and_then(|cards| cards.kept.as_ref());
+        let pieces = self.cards.as_mut().map(|cards| cards.keep_for(waiting, kept)).unwrap_or_default();
+        self.take(waiting, &pieces, (self.snapshot.now, None), looks)
+    }
 }
 
-/// What the quota of a workspace leaves.
-fn side<'t, 'a>(
-    sides: &'t mut BTreeMap<&'a WorkspaceName, Timeline>,
-    snapshot: &Snapshot<'_>,
-    workspace: &'a WorkspaceName,
-) -> &'t mut Timeline {
-    sides.entry(workspace).or_insert_with(|| Timeline::of(&fill::side(snapshot, workspace, foreseen_end).limit))
-}
+/// From when on, and for how long.
+pub(super) type During = (Timestamp, Option<Duration>);
 
 /// What holds from which time on, until the next.
 pub(super) struct Points<T>(Vec<(Timestamp, T)>);
@@ -139,7 +197,7 @@ impl<T: Clone> Points<T> {
     }
 
     /// Those from then until the end, so that what holds may change at both; for ever where there is no end.
-    pub(super) fn between(&mut self, start: Timestamp, lasts: Option<Duration>) -> &mut [(Timestamp, T)] {
+    pub(super) fn between(&mut self, (start, lasts): During) -> &mut [(Timestamp, T)] {
         let first = self.cut(start);
         let end = lasts.map_or(self.0.len(), |lasts| self.cut(later(start, lasts)));
         self.0.get_mut(first..end.max(first)).unwrap_or_default()
@@ -193,14 +251,8 @@ impl Timeline {
         Ok(start)
     }
 
-    fn take(
-        &mut self,
-        start: Timestamp,
-        load: &Load,
-        lasts: Option<Duration>,
-        looks: &mut Looks,
-    ) -> Result<(), Enough> {
-        let points = self.0.between(start, lasts);
+    fn take(&mut self, during: During, load: &Load, looks: &mut Looks) -> Result<(), Enough> {
+        let points = self.0.between(during);
         points.iter_mut().for_each(|(_, free)| *free = free.minus(load));
         looks.pay(points.len())
     }

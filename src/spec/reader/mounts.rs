@@ -16,6 +16,8 @@ const KERNEL: [&str; 3] = ["/proc", "/sys", "/dev"];
 /// Places in tasks that are the run's own.
 const OWN: [&str; 3] = [OUTPUT, "/model", "/code"];
 const OUTPUT: &str = "/output";
+/// Where the workspaces are mounted: what it serves is there no more when its process ends.
+const WORKSPACES: &str = "/srv/trainyard";
 /// Where ours lies in tasks.
 const OURS: &str = "/run/trainyard";
 const MOUNTS_MAX: usize = 64;
@@ -168,6 +170,9 @@ fn host_source(text: Option<&str>) -> Result<PathBuf, Wrong> {
         None => wrong(format!("{text:?} is not the absolute path of a place on this machine")),
         Some(path) if path == Path::new("/") => wrong("the whole machine cannot be shown; name a directory".to_owned()),
         Some(path) if is_below(&path, &KERNEL) => wrong(format!("{text} is the kernel's; tasks have their own")),
+        Some(path) if path.starts_with(WORKSPACES) => {
+            wrong(format!("{text} is Trainyard's own; jobs see workspaces by `code` and `datasets`"))
+        }
         Some(path) => Ok(path),
     }
 }

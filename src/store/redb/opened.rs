@@ -21,7 +21,7 @@ use crate::store::StoreError;
 use crate::sys::file::{has_no_room, has_room_for_root};
 
 /// Memory that redb may use for pages, in bytes; its default of 1 GiB is for databases.
-const CACHE: usize = 8 << 20;
+const CACHE: usize = 2 << 20;
 /// Bytes of the disk that the file has beyond those that redb uses: some thousand commits.
 const RESERVE: u64 = 8 << 20;
 /// With less than so many bytes free on a disk that was full it is not tried again.

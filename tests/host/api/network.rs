@@ -98,6 +98,7 @@ fn tokens_open_what_their_user_may_over_tls_until_their_file_goes() {
     in_network(instance.network_holder(), "ip", &["link", "set", "lo", "up"]);
     instance.wait_ready();
     open_workspace(&instance, "open");
+    open_workspace(&instance, "other");
     ask_as(&instance, NOBODY, "PUT", "/v1/jobs/open/theirs/file", HELD.as_bytes());
     instance.drop_job("rooted", HELD);
     instance.wait_state("rooted", "held");

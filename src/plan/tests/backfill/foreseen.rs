@@ -30,32 +30,78 @@ impl Seconds {
     }
 }
 
+/// The machine and the quotas.
+#[derive(Clone)]
+struct Limits {
+    machine: Seconds,
+    sides: Vec<Seconds>,
+}
+
+impl Limits {
+    fn fits(&self, (workspace, _, cores, _): Shape, start: usize, lasts: Option<u64>) -> bool {
+        self.machine.fits(cores, start, lasts) && self.sides[workspace].fits(cores, start, lasts)
+    }
+
+    fn take(&mut self, (workspace, _, cores, _): Shape, start: usize, lasts: Option<u64>) {
+        self.machine.take(cores, start, lasts);
+        self.sides[workspace].take(cores, start, lasts);
+    }
+}
+
+/// A shape, and whether it is only expected to end then.
+type Hopeful = (Shape, bool);
+
+/// When it is stopped, if ever.
+fn stopped((shape, hopes): Hopeful) -> Option<u64> {
+    shape.3.filter(|_| !hopes)
+}
+
 /// When each starts, in seconds, one after the other.
-fn plainly(running: &[Shape], waiting: &[Shape], quotas: &Quotas) -> Vec<Option<usize>> {
+fn plainly(running: &[Hopeful], waiting: &[Hopeful], quotas: &Quotas) -> Vec<Option<usize>> {
     let quota = |workspace: usize| quotas.get(&WORKSPACES[workspace].parse().unwrap()).copied().unwrap_or_default();
     let cores = |workspace| quota(workspace).cpu.map(|cores| cores / 1000);
-    let mut machine = Seconds::of(Some(MACHINE / 1000), None);
-    let mut sides: Vec<_> = (0..WORKSPACES.len()).map(|own| Seconds::of(cores(own), quota(own).running)).collect();
-    for (workspace, _, wanted, lasts) in running {
+    let sides = (0..WORKSPACES.len()).map(|own| Seconds::of(cores(own), quota(own).running)).collect();
+    let mut sure = Limits { machine: Seconds::of(Some(MACHINE / 1000), None), sides };
+    let mut expected = sure.clone();
+    for one in running {
         // They began at second 1.
-        machine.take(*wanted, 1, *lasts);
-        sides[*workspace].take(*wanted, 1, *lasts);
+        sure.take(one.0, 1, stopped(*one));
+        expected.take(one.0, 1, one.0.3);
     }
-    let mut start_of = |(workspace, _, wanted, lasts): &Shape| {
-        if cores(*workspace).is_some_and(|most| *wanted > most) {
+    let seconds = START..HORIZON - 20;
+    let mut in_order = Some(START);
+    let mut start_of = |one: &Hopeful| {
+        let (shape, lasts) = (one.0, stopped(*one));
+        if cores(shape.0).is_some_and(|most| shape.2 > most) {
             return None;
         }
-        let side = &mut sides[*workspace];
-        let latest = HORIZON - 20;
-        let start =
-            (START..latest).find(|start| machine.fits(*wanted, *start, *lasts) && side.fits(*wanted, *start, *lasts));
+        // Before the others where that is sure to put off nobody, else behind them.
+        let fits = |second: &usize| {
+            let is_behind = in_order.is_some_and(|in_order| *second >= in_order);
+            sure.fits(shape, *second, lasts) || (is_behind && expected.fits(shape, *second, lasts))
+        };
+        let start = seconds.clone().find(fits);
+        let has_quota = |second: usize| expected.sides[shape.0].fits(shape.2, second, lasts);
+        // Who waits for the quota alone is in nobody's way.
+        in_order = match start {
+            Some(start) if start == START || has_quota(start - 1) => in_order.map(|in_order| in_order.max(start)),
+            None if seconds.clone().any(has_quota) => None,
+            _ => in_order,
+        };
         // Of whom nobody knows when it starts, what it needs is nobody else's.
-        let (from, until) = start.map_or((START, None), |start| (start, *lasts));
-        machine.take(*wanted, from, until);
-        side.take(*wanted, from, until);
+        sure.take(shape, start.unwrap_or(START), lasts.filter(|_| start.is_some()));
+        expected.take(shape, start.unwrap_or(START), shape.3.filter(|_| start.is_some()));
         start
     };
     waiting.iter().map(&mut start_of).collect()
+}
+
+fn hopeful(shapes: impl Strategy<Value = Vec<Shape>>) -> impl Strategy<Value = Vec<Hopeful>> {
+    shapes.prop_flat_map(|shapes| {
+        let count = shapes.len();
+        prop::collection::vec(prop::bool::weighted(0.3), count)
+            .prop_map(move |hopes| shapes.iter().copied().zip(hopes).collect())
+    })
 }
 
 /// Few of them differ, as in a queue of people.
@@ -64,27 +110,49 @@ fn few_shapes() -> impl Strategy<Value = Vec<Shape>> {
         .prop_map(|(kinds, chosen)| chosen.iter().filter_map(|chosen| kinds.get(*chosen).copied()).collect())
 }
 
+fn running() -> impl Strategy<Value = Vec<Shape>> {
+    prop::collection::vec((0..WORKSPACES.len(), 50u8..51, 1u64..4, prop::option::of(10u64..20)), 0..3)
+}
+
 proptest! {
     #[test]
     fn starts_are_those_that_a_look_at_each_second_tells(
-        running in prop::collection::vec((0..WORKSPACES.len(), 50u8..51, 1u64..4, prop::option::of(10u64..20)), 0..3),
-        waiting in prop_oneof![shapes(50..51, 12), few_shapes()],
+        running in hopeful(running()),
+        waiting in hopeful(prop_oneof![shapes(50..51, 12), few_shapes()].boxed()),
         quotas in quotas(),
     ) {
-        let live = (100..).zip(&running).map(|(number, shape)| live_of(number, *shape)).collect();
-        let queue: Queue = (1..).zip(&waiting).map(|(number, shape)| run_of(number, *shape)).collect();
+        let live = (100..).zip(&running).map(|(number, one)| Live {
+            max_duration: stopped(*one).map(Duration::from_secs),
+            expected_duration: one.0.3.map(Duration::from_secs),
+            ..live_of(number, one.0)
+        }).collect();
+        let queue: Queue = (1..).zip(&waiting).map(|(number, one)| {
+            let (place, run) = run_of(number, one.0);
+            (place, Waiting { lasts: stopped(*one).map(Duration::from_secs), ..run })
+        }).collect();
         let shares = Shares::new(Duration::from_secs(3600));
         let outlook = outlook::outlook(&snapshot(live, &queue, &shares, &quotas), &[], usize::MAX);
         let mut told: Vec<_> = (1..)
             .zip(&waiting)
-            .map(|(number, shape)| (outlook.of(&key_in(shape.0, number)).unwrap(), *shape))
+            .map(|(number, one)| (outlook.of(&key_in(one.0.0, number)).unwrap(), *one))
             .collect();
         told.sort_by_key(|(standing, _)| standing.place);
-        let in_order: Vec<_> = told.iter().map(|(_, shape)| *shape).collect();
+        let in_order: Vec<_> = told.iter().map(|(_, one)| *one).collect();
         let starts: Vec<_> =
             told.iter().map(|(standing, _)| standing.estimate.map(|at| (at.0 / 1000) as usize)).collect();
         prop_assert_eq!(starts, plainly(&running, &in_order, &quotas));
     }
+}
+
+#[test]
+fn nobody_is_told_to_start_before_the_first_who_could_only_if_what_runs_ends_as_expected() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    // Seven cores until second 15, as is expected; what nothing stops is not passed by who lasts for ever.
+    let running = Live { expected_duration: Some(Duration::from_secs(14)), ..live_of(100, (1, 50, 7, None)) };
+    let waits = queue([run_of(1, (0, 50, 7, None)), run_of(2, (0, 50, 1, None))]);
+    let snapshot = snapshot(vec![running], &waits, &shares, &quotas);
+    assert_eq!(started(&plan(&snapshot)), []);
+    assert_eq!(estimates(&snapshot, [1, 2]), [Some(15), Some(15)]);
 }
 
 #[test]
