@@ -10,7 +10,9 @@ pub enum Refusal {
     Unknown(JobKey),
     #[error("{key} is a sweep of {} jobs; name one of them: {}", jobs.len(), jobs.join(", "))]
     Sweep { key: JobKey, jobs: Vec<String> },
-    #[error("job {key} belongs to another user, and is for its owner and root alone; what it tells its workspace is in the mount, in jobs/")]
+    #[error(
+        "job {key} belongs to another user, and is for its owner and root alone; what it tells its workspace is in the mount, in jobs/"
+    )]
     NotYours { key: JobKey },
     #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
     NotRunning { key: JobKey, state: State },
