@@ -109,11 +109,20 @@ pub struct GpuConfig {
     pub library: Option<PathBuf>,
     /// Where descriptions of the cards for containers (CDI) lie; a later place goes before.
     pub cdi: Vec<PathBuf>,
+    /// Programs that keep nobody from a card on which they are, by the names of their files.
+    pub ignore: Vec<String>,
 }
+
+/// What shows a desktop.
+const DISPLAY_SERVERS: [&str; 5] = ["Xorg", "Xwayland", "gnome-shell", "kwin_wayland", "kwin_x11"];
 
 impl Default for GpuConfig {
     fn default() -> Self {
-        Self { library: None, cdi: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec() }
+        Self {
+            library: None,
+            cdi: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec(),
+            ignore: DISPLAY_SERVERS.map(str::to_owned).to_vec(),
+        }
     }
 }
 
@@ -309,6 +318,12 @@ fn mounts_below(places: Option<Vec<PathBuf>>) -> Result<Option<Vec<PathBuf>>, Ba
 
 fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
     let is_relative = |path: &&PathBuf| !path.is_absolute();
+    if let Some(name) = gpu.ignore.iter().find(|name| name.is_empty() || name.contains('/')) {
+        return Err((
+            "gpu.ignore",
+            format!("{name:?} is not the name of a program's file; write it without its directory"),
+        ));
+    }
     let wrong = |key, path: &PathBuf| Err((key, format!("{} is not an absolute path", path.display())));
     match (gpu.library.iter().find(is_relative), gpu.cdi.iter().find(is_relative)) {
         (Some(path), _) => wrong("gpu.library", path),

@@ -399,6 +399,9 @@ fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>
         library: config.gpu.library.clone(),
         xids: Some(config.paths.xids()),
         tasks_group: Some(tasks_group.to_owned()),
+        ignore: config.gpu.ignore.clone(),
+        maker: Some(gpu::nodes::MAKER.to_owned()),
+        ..gpu::Settings::default()
     };
     // The receiver is gone only when the daemon ends.
     Gpus::start(settings, move |seen| drop(events.send(Event::Gpus(seen))))

@@ -12,6 +12,7 @@ pub mod elf;
 pub mod health;
 mod library;
 mod measuring;
+pub mod nodes;
 mod nvml;
 pub mod placement;
 mod topology;
@@ -32,14 +33,16 @@ pub use watch::{Gpus, Settings};
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Inventory {
     pub driver: Driver,
-    /// In the order of NVML, which is that of their places on the bus; then those that are gone, as they were.
+    /// In the order of their places on the bus, with those that are gone, as they were: a card keeps its number while others fall off.
     pub cards: Vec<Card>,
     /// What is said of cards that do not even tell which they are.
     pub nameless: Vec<String>,
     /// Between the cards, by their places in `cards`.
     pub topology: Topology,
-    /// When all of this was found.
+    /// When it was begun to find all of this: what changes meanwhile counts as seen after it.
     pub at: Option<Timestamp>,
+    /// How long that took, ms.
+    pub took_ms: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,13 +87,13 @@ pub struct Facts {
     pub name: String,
     /// Of its device, `/dev/nvidiaN`; not its place in NVML's order.
     pub minor: Option<u32>,
-    /// `DOMAIN:BUS:DEVICE.FUNCTION`, in small letters.
+    /// `DOMAIN:BUS:DEVICE.FUNCTION`, in small letters; empty where that is not told.
     pub bus: String,
     pub numa_node: Option<u32>,
     /// Processors that are near to it; empty where that is not known.
     pub cpus: Vec<u32>,
-    /// Bytes.
-    pub memory: u64,
+    /// Bytes; not told by cards that have none of their own (GB10).
+    pub memory: Option<u64>,
 }
 
 /// A MIG device.
@@ -100,9 +103,11 @@ pub struct Slice {
     /// As `1g.10gb`.
     pub profile: String,
     /// Bytes.
-    pub memory: u64,
+    pub memory: Option<u64>,
     /// By which its devices are found; nobody is given one that does not tell.
     pub instances: Option<Instances>,
+    /// Its devices are not there, and what there is to do.
+    pub unreachable: Option<String>,
 }
 
 /// What its health is judged by. What a card does not tell is absent: older ones know no remapped rows, newer ones no retired pages.
@@ -110,6 +115,8 @@ pub struct Slice {
 pub struct Signs {
     /// It does not answer, and how.
     pub lost: Option<String>,
+    /// Its device is not there, and what there is to do.
+    pub no_device: Option<String>,
     /// Errors that the driver has reported since it was loaded, and when each came last.
     pub xids: Vec<Xid>,
     pub ecc: Option<Ecc>,
@@ -257,4 +264,6 @@ pub struct Process {
     pub slice: Option<GpuUuid>,
     /// The task that it is of, by its control group.
     pub task: Option<TaskId>,
+    /// It keeps nobody from the card: a display server, or what else the configuration names.
+    pub is_ignored: bool,
 }

@@ -22,7 +22,8 @@ fn inventory(count: usize) -> Arc<Inventory> {
     let slice = |place: usize, number: u64| Slice {
         uuid: format!("MIG-{place}-{number}").parse().unwrap(),
         profile: PROFILE.to_owned(),
-        memory: 10 * GIB,
+        memory: Some(10 * GIB),
+        unreachable: None,
         instances: Some(Instances { gpu: number as u32, compute: 0 }),
     };
     let card = |place: usize| {
@@ -35,7 +36,7 @@ fn inventory(count: usize) -> Arc<Inventory> {
                 bus: String::new(),
                 numa_node: None,
                 cpus: Vec::new(),
-                memory: 80 * GIB + RESERVE,
+                memory: Some(80 * GIB + RESERVE),
             },
             mig: is_cut_up,
             slices: (0..SLICES).filter(|_| is_cut_up).map(|number| slice(place, number)).collect(),
@@ -46,7 +47,14 @@ fn inventory(count: usize) -> Arc<Inventory> {
     };
     let topology = Topology::of(count, |_, _| Link::System);
     let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
-    Arc::new(Inventory { driver, cards: (0..count).map(card).collect(), nameless: Vec::new(), topology, at: None })
+    Arc::new(Inventory {
+        driver,
+        cards: (0..count).map(card).collect(),
+        nameless: Vec::new(),
+        topology,
+        at: None,
+        took_ms: 0,
+    })
 }
 
 /// As they are looked at when nobody uses them.

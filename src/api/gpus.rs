@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
-use crate::gpu::{Card, Driver, Inventory, Process, Slice, health};
+use crate::gpu::{Card, Driver, Ecc, Inventory, Process, Retired, Slice, Slowed, health};
 use crate::ids::GpuUuid;
 use crate::reconcile::{Caller, Lease, Request};
 use crate::store::record::GpuPartLease;
@@ -45,8 +45,8 @@ pub struct GpuView {
     pub numa_node: Option<u32>,
     /// Processors that are near, as `0-15,32-47`.
     pub cpus: String,
-    /// Bytes.
-    pub memory: u64,
+    /// Bytes; absent of a card that does not tell.
+    pub memory: Option<u64>,
     pub memory_used: Option<u64>,
     /// Percent.
     pub utilisation: Option<u32>,
@@ -55,7 +55,15 @@ pub struct GpuView {
     /// Thousandths of a watt.
     pub power: Option<u32>,
     pub power_limit: Option<u32>,
-    /// `ok`, `warning` or `failed`.
+    /// Why its clocks are lowered: `heat`, `power-brake`.
+    pub slowed_by: Vec<String>,
+    /// Errors of memory; absent where that is not told or not counted.
+    pub ecc: Option<EccView>,
+    /// Of older cards.
+    pub retired: Option<RetiredView>,
+    /// Of newer cards.
+    pub remapped: Option<RemappedView>,
+    /// `ok`, `warning`, `unusable` (nothing is started on it, who has it goes on) or `failed`.
     pub health: String,
     pub findings: Vec<FindingView>,
     /// The job and task that hold it, or, of a job that is not the caller's to see, its workspace.
@@ -66,6 +74,33 @@ pub struct GpuView {
     pub processes: Vec<ProcessView>,
     /// The way to each card of the list, as `nvidia-smi topo -m` has it.
     pub links: Vec<String>,
+}
+
+/// Errors of memory since the driver was loaded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EccView {
+    pub corrected: u64,
+    pub uncorrected: u64,
+}
+
+/// Pages of memory that are no longer used, by the errors for which they are not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RetiredView {
+    pub single_bit: u32,
+    pub double_bit: u32,
+    /// More will be when the card is next reset.
+    pub pending: bool,
+}
+
+/// Rows of memory in whose place spare ones are used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RemappedView {
+    pub correctable: u64,
+    pub uncorrectable: u64,
+    /// More will be when the card is next reset.
+    pub pending: bool,
+    /// There was no spare row.
+    pub failed: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -80,10 +115,12 @@ pub struct SliceView {
     #[schemars(with = "String")]
     pub uuid: GpuUuid,
     pub profile: String,
-    /// Bytes.
-    pub memory: u64,
+    /// Bytes; absent where it does not tell.
+    pub memory: Option<u64>,
     /// As `leased_by` of a card.
     pub leased_by: Option<String>,
+    /// Why nobody is given it: its devices are not there.
+    pub unreachable: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -180,6 +217,19 @@ fn card_view(index: usize, card: &Card, found: &Inventory, leases: &[&Lease], ca
         temperature: card.signs.temperature,
         power: usage.power,
         power_limit: usage.power_limit,
+        slowed_by: slowed_by(card.signs.slowed),
+        ecc: card.signs.ecc.map(|Ecc { corrected, uncorrected }| EccView { corrected, uncorrected }),
+        retired: card.signs.retired.map(|Retired { single_bit, double_bit, pending, .. }| RetiredView {
+            single_bit,
+            double_bit,
+            pending,
+        }),
+        remapped: card.signs.remapped.map(|rows| RemappedView {
+            correctable: rows.correctable,
+            uncorrectable: rows.uncorrectable,
+            pending: rows.pending,
+            failed: rows.failed,
+        }),
         health: health::worst(&card.findings).map_or("ok", level_name).to_owned(),
         findings: findings
             .map(|one| FindingView {
@@ -196,11 +246,17 @@ fn card_view(index: usize, card: &Card, found: &Inventory, leases: &[&Lease], ca
                 profile: slice.profile.clone(),
                 memory: slice.memory,
                 leased_by: slice_holder(slice),
+                unreachable: slice.unreachable.clone(),
             })
             .collect(),
         processes: usage.processes.into_iter().flatten().map(told).collect(),
         links: (0..found.cards.len()).map(link).collect(),
     }
+}
+
+fn slowed_by(slowed: Slowed) -> Vec<String> {
+    let all = [(slowed.by_heat, "heat"), (slowed.by_power_brake, "power-brake")];
+    all.iter().filter(|(is_so, _)| *is_so).map(|(_, name)| (*name).to_owned()).collect()
 }
 
 /// Whose process it is, among those who hold the card or parts of it. One that is known to be of no task is nobody's.
@@ -213,6 +269,7 @@ fn lease_of<'a>(process: &Process, leases: &[&'a Lease]) -> Option<&'a Lease> {
 fn level_name(level: health::Level) -> &'static str {
     match level {
         health::Level::Warning => "warning",
+        health::Level::Unusable => "unusable",
         health::Level::Failed => "failed",
     }
 }
@@ -268,7 +325,15 @@ mod tests {
         };
         let seen = |caller, lease: Option<Lease>| {
             let program = Some("train".to_owned());
-            let process = Process { pid: 7, uid: Some(4_000_001), program, memory: Some(5), slice: None, task: None };
+            let process = Process {
+                pid: 7,
+                uid: Some(4_000_001),
+                program,
+                memory: Some(5),
+                slice: None,
+                task: None,
+                is_ignored: false,
+            };
             let view = told(process, lease.as_ref(), caller);
             assert_eq!(view.memory, Some(5));
             (view.pid.is_some(), view.user.is_some() && view.uid.is_some(), view.program.is_some())

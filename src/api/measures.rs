@@ -164,9 +164,9 @@ impl Page {
             };
             self.put("trainyard_gpu_healthy", &labels, health);
             self.put("trainyard_gpu_leased", &labels, u8::from(gpu.leased_by.is_some()));
-            self.put("trainyard_gpu_memory_bytes", &labels, gpu.memory);
             let told = [
                 ("trainyard_gpu_utilisation_ratio", gpu.utilisation.map(|percent| f64::from(percent) / 100.0)),
+                ("trainyard_gpu_memory_bytes", gpu.memory.map(|bytes| bytes as f64)),
                 ("trainyard_gpu_memory_used_bytes", gpu.memory_used.map(|bytes| bytes as f64)),
                 ("trainyard_gpu_temperature_celsius", gpu.temperature.map(f64::from)),
                 ("trainyard_gpu_power_watts", gpu.power.map(|milliwatts| f64::from(milliwatts) / 1000.0)),

@@ -83,11 +83,17 @@ fn state(gpu: &GpuView) -> Vec<String> {
         gpu.index.to_string(),
         painted(&gpu.health),
         or_none(gpu.utilisation, |percent| format!("{percent}%")),
-        format!("{}/{}GiB", or_none(gpu.memory_used, gib), gib(gpu.memory)),
+        memory(gpu),
         or_none(gpu.temperature, |degrees| format!("{degrees}°C")),
         or_none(gpu.power, |power| format!("{}/{}W", watts(power), or_none(gpu.power_limit, watts))),
         escape(gpu.name.strip_prefix("NVIDIA ").unwrap_or(&gpu.name)),
     ]
+}
+
+/// Some cards tell of none, since they have none of their own.
+fn memory(gpu: &GpuView) -> String {
+    let used = or_none(gpu.memory_used, gib);
+    gpu.memory.map_or_else(|| used.clone(), |all| format!("{used}/{}GiB", gib(all)))
 }
 
 fn painted(health: &str) -> String {
@@ -112,7 +118,7 @@ fn shares(gpu: &GpuView) -> Vec<Vec<String>> {
 
 fn slices(gpu: &GpuView) -> Vec<Vec<String>> {
     let row = |slice: &crate::api::gpus::SliceView| {
-        let memory = Bytes(slice.memory).roughly();
+        let memory = or_none(slice.memory, |bytes| Bytes(bytes).roughly());
         vec![
             gpu.index.to_string(),
             escape(&slice.profile),
@@ -138,14 +144,25 @@ fn processes(gpu: &GpuView) -> Vec<Vec<String>> {
 }
 
 fn findings(list: &GpuList) -> anyhow::Result<()> {
-    let all = list.gpus.iter().flat_map(|gpu| gpu.findings.iter().map(move |finding| (gpu.index, finding)));
-    for (at, (index, finding)) in all.enumerate() {
+    for (at, said) in list.gpus.iter().flat_map(said_of).enumerate() {
         if at == 0 {
             output::line("")?;
         }
-        output::line(&escape(&format!("GPU {index} {}: {}: {}", finding.level, finding.rule, finding.says)))?;
+        output::line(&escape(&said))?;
     }
     Ok(())
+}
+
+/// What is wrong with a card and its slices.
+fn said_of(gpu: &GpuView) -> Vec<String> {
+    let index = gpu.index;
+    let of_card = gpu.findings.iter();
+    let of_card = of_card.map(|one| format!("GPU {index} {}: {}: {}", one.level, one.rule, one.says));
+    let of_slice = |slice: &crate::api::gpus::SliceView| {
+        let said = slice.unreachable.as_ref()?;
+        Some(format!("GPU {index} slice {} unusable: no-device: {said}", slice.profile))
+    };
+    of_card.chain(gpu.slices.iter().filter_map(of_slice)).collect()
 }
 
 fn ways(gpu: &GpuView) -> Vec<String> {

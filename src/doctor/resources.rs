@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::{Machine, Verdict, daemons, ok, warning};
-use crate::gpu::{Driver, Gpus, Inventory, Settings};
+use crate::gpu::{Card, Driver, Gpus, Inventory, Settings};
 
 /// NVML may hang with a card.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -12,7 +12,7 @@ const NVIDIA: &str = "0x10de";
 
 pub(super) fn driver(machine: &Machine) -> Verdict {
     // The daemon keeps what it has heard; here nothing is written.
-    let settings = Settings { library: machine.config.gpu.library.clone(), xids: None, tasks_group: None };
+    let settings = Settings { library: machine.config.gpu.library.clone(), ..Settings::default() };
     match Gpus::start(settings, |_| {}) {
         Ok(gpus) => of_cards(&gpus.look(PATIENCE), has_nvidia_device()),
         Err(error) => warning(format!("the cards cannot be looked at: {error}"), "see whether threads can be started"),
@@ -41,14 +41,17 @@ fn of_cards(inventory: &Inventory, has_device: bool) -> Verdict {
         Driver::Missing { .. } => return ok("no NVIDIA card"),
         Driver::Loaded { version, .. } => version,
     };
-    let ill = inventory.cards.iter().filter_map(|card| Some((card, card.findings.first()?))).next();
-    match ill {
-        Some((card, finding)) => warning(
-            format!("driver {version}; card {}: {}", card.facts.uuid, finding.says),
-            "`trainyard gpu` tells of all cards",
-        ),
+    match inventory.cards.iter().find_map(ill) {
+        Some(said) => warning(format!("driver {version}; {said}"), "`trainyard gpu` tells of all cards"),
         None => ok(format!("driver {version}, {} card(s)", inventory.cards.len())),
     }
+}
+
+/// What is wrong with a card, or a slice of it, first.
+fn ill(card: &Card) -> Option<String> {
+    let of_slice = || card.slices.iter().find_map(|slice| Some((&slice.uuid, slice.unreachable.as_ref()?)));
+    let found = card.findings.first().map(|finding| (&card.facts.uuid, &finding.says)).or_else(of_slice);
+    found.map(|(uuid, says)| format!("card {uuid}: {says}"))
 }
 
 /// A job takes some watches for its code and logs, each workspace a few.

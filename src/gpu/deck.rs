@@ -104,9 +104,9 @@ pub struct Deck {
     rooms: Vec<Room>,
 }
 
-/// What of a card's memory there is to be shared.
+/// What of a card's memory there is to be shared; nothing of one that does not tell how much it has.
 pub fn to_be_shared(card: &Card) -> u64 {
-    card.facts.memory.saturating_sub(RESERVE)
+    card.facts.memory.map_or(0, |memory| memory.saturating_sub(RESERVE))
 }
 
 /// A slice as part of a card, in thousandths: by its sevenths of what computes, as its profile says.
@@ -340,7 +340,7 @@ impl Deck {
     }
 
     /// Two cards with the same answer are as good as each other for what comes after.
-    fn sort_of(&self, place: usize) -> (&Room, &str, u64) {
+    fn sort_of(&self, place: usize) -> (&Room, &str, Option<u64>) {
         let facts = self.card(place).map(|card| (card.facts.name.as_str(), card.facts.memory));
         let (name, memory) = facts.unwrap_or_default();
         (self.room(place), name, memory)

@@ -9,13 +9,16 @@
 use std::path::Path;
 
 use super::{Recovery, Signs};
+use crate::ids::Timestamp;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// It is shown; jobs go on and come.
     Warning,
-    /// No job is to be started on the card.
+    /// No job is to be started on the card, but those on it go on.
+    Unusable,
+    /// No job is to be started on the card, and those on it are told.
     Failed,
 }
 
@@ -53,7 +56,7 @@ const RETIRED_DOUBLE_MAX: u32 = 15;
 /// Rows remapped for uncorrectable errors from which on the spare ones run low.
 const REMAPPED_MAX: u64 = 512;
 
-const RULES: [Rule; 13] = [
+const RULES: [Rule; 14] = [
     ("lost", Level::Failed, |signs| {
         let how = signs.lost.as_ref()?;
         Some(format!("does not answer ({how}); `dmesg | grep -i xid` tells more, a reboot may bring it back"))
@@ -70,6 +73,7 @@ const RULES: [Rule; 13] = [
         signs.recovery.filter(|action| *action == Recovery::DrainAndReset)?;
         Some("the driver asks for a reset when its jobs have ended: `nvidia-smi --gpu-reset`".to_owned())
     }),
+    ("no-device", Level::Unusable, |signs| signs.no_device.clone()),
     ("drain-peers", Level::Warning, |signs| {
         signs.recovery.filter(|action| *action == Recovery::DrainPeers)?;
         Some("the driver asks that nothing new uses its links to other cards".to_owned())
@@ -155,6 +159,16 @@ const XIDS: [(u64, Level, &str); 27] = [
 const NEWER_XIDS: [(u64, Level, &str); 2] =
     [(121, Level::Warning, "corrected error of the link to the CPU"), (137, Level::Warning, "NVLink privilege error")];
 
+/// Those that tell of a program on the card rather than of the card, as each crash of one does: they are warned of for a while.
+const PASSING: [u64; 2] = [31, 43];
+/// For so long, ms: a day.
+const PASSES_MS: u64 = 24 * 3600 * 1000;
+
+/// It came so long ago that it no longer says anything of the card.
+pub fn has_passed(xid: &super::Xid, now: Timestamp) -> bool {
+    PASSING.contains(&xid.number) && now.0.saturating_sub(xid.at.0) >= PASSES_MS
+}
+
 /// Of XIDs for which no job is started on a card. A reset that is done while nobody looks leaves no trace, hence the file.
 fn cure(kept: Option<&Path>) -> String {
     let remove = kept.map_or(String::new(), |file| format!(", remove {}", file.display()));
@@ -165,7 +179,11 @@ fn cure(kept: Option<&Path>) -> String {
 
 fn by_xid(xid: &super::Xid, kept: Option<&Path>) -> Option<Finding> {
     let (number, level, what) = XIDS.iter().chain(&NEWER_XIDS).find(|(number, ..)| *number == xid.number)?;
-    let cure = if *level == Level::Failed { cure(kept) } else { String::new() };
+    let cure = match level {
+        Level::Failed => cure(kept),
+        _ if PASSING.contains(number) => "; nothing is to be done: this is told for a day".to_owned(),
+        Level::Warning | Level::Unusable => String::new(),
+    };
     let says = format!("{what} (XID {number}, {}){cure}", xid.at);
     Some(Finding { rule: format!("xid-{number}"), level: *level, says })
 }
@@ -174,7 +192,6 @@ fn by_xid(xid: &super::Xid, kept: Option<&Path>) -> Option<Finding> {
 mod tests {
     use super::super::{Ecc, Remapped, Retired, Slowed, Xid};
     use super::*;
-    use crate::ids::Timestamp;
 
     fn rules(signs: &Signs) -> Vec<(String, Level)> {
         judge(signs, None).into_iter().map(|finding| (finding.rule, finding.level)).collect()
@@ -198,6 +215,7 @@ mod tests {
             (signs(), None),
             (Signs { temperature: Some(95), ..signs() }, None),
             (Signs { lost: Some("x".to_owned()), ..signs() }, Some(("lost", Level::Failed))),
+            (Signs { no_device: Some("x".to_owned()), ..signs() }, Some(("no-device", Level::Unusable))),
             (recovery(Recovery::Nothing), None),
             (recovery(Recovery::Reset), Some(("needs-reset", Level::Failed))),
             (recovery(Recovery::Reboot), Some(("needs-reboot", Level::Failed))),
@@ -243,6 +261,20 @@ mod tests {
     }
 
     #[test]
+    fn what_a_crash_of_a_program_leaves_is_told_for_a_day_and_what_tells_of_the_card_for_ever() {
+        let (day, at) = (24 * 3600 * 1000, Timestamp(1_700_000_000_000));
+        for (number, after, passed) in
+            [(31, day, true), (43, day, true), (31, day - 1, false), (32, day, false), (79, day, false)]
+        {
+            assert_eq!(
+                has_passed(&Xid { number, at }, Timestamp(at.0 + after)),
+                passed,
+                "XID {number} after {after} ms"
+            );
+        }
+    }
+
+    #[test]
     fn the_worst_is_told_first_and_says_what_was_seen() {
         let at = Timestamp(1_700_000_000_000);
         let signs = Signs {
@@ -257,7 +289,8 @@ mod tests {
             "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
              with `nvidia-smi --gpu-reset`, remove /srv/x/run/trainyard/xids.json and start the daemon",
             "its clocks are lowered for heat (91 °C)",
-            "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z)",
+            "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z); nothing is to be done: this is \
+             told for a day",
         ];
         assert_eq!(said, wanted);
     }

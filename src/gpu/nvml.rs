@@ -65,6 +65,7 @@ pub(super) fn driver(nvml: &Nvml) -> Result<Driver, NvmlError> {
 /// Words of the sets of processors and nodes that are asked for: for 1,024 of them.
 const SET_WORDS: usize = 16;
 
+/// All but which card it is may be missing: then a card is had as any other, but nobody can ask for it by what it does not tell.
 pub(super) fn facts(device: &Device<'_>) -> Result<Facts, NvmlError> {
     let uuid = device.uuid()?;
     let uuid = uuid.parse().map_err(|_| NvmlError::Unknown)?;
@@ -72,13 +73,23 @@ pub(super) fn facts(device: &Device<'_>) -> Result<Facts, NvmlError> {
     let nodes = device.memory_affinity(SET_WORDS, 0).map(|set| numbers(&set)).unwrap_or_default();
     Ok(Facts {
         uuid,
-        name: device.name()?,
+        name: unless_gone(device.name())?.unwrap_or_else(|| NAMELESS.to_owned()),
         minor: device.minor_number().ok(),
-        bus: device.pci_info()?.bus_id.to_lowercase(),
+        bus: unless_gone(device.pci_info())?.map(|place| place.bus_id.to_lowercase()).unwrap_or_default(),
         numa_node: nodes.first().copied().filter(|_| nodes.len() == 1),
         cpus: device.cpu_affinity(SET_WORDS).map(|set| numbers(&set)).unwrap_or_default(),
-        memory: device.memory_info()?.total,
+        memory: unless_gone(device.memory_info())?.map(|memory| memory.total),
     })
+}
+
+/// Of a card that does not tell what it is called.
+const NAMELESS: &str = "unknown GPU";
+
+fn unless_gone<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+    match answer {
+        Err(error) if is_gone(&error) => Err(error),
+        answer => Ok(answer.ok()),
+    }
 }
 
 /// The numbers of a set that is told as bits.
@@ -109,10 +120,10 @@ pub(super) fn slices<'a>(device: &Device<'a>) -> Vec<(Slice, Device<'a>)> {
 fn slice(device: Device<'_>) -> Option<(Slice, Device<'_>)> {
     let name = device.name().ok()?;
     let profile = name.rsplit_once("MIG ").map_or(name.as_str(), |(_, profile)| profile).to_owned();
-    let memory = device.memory_info().ok()?.total;
+    let memory = device.memory_info().ok().map(|memory| memory.total);
     let uuid = device.uuid().ok()?.parse().ok()?;
     let instances = mig::instances(device.nvml().lib(), &uuid);
-    Some((Slice { uuid, profile, memory, instances }, device))
+    Some((Slice { uuid, profile, memory, instances, unreachable: None }, device))
 }
 
 /// The card itself is gone, or is to be reset; anything else may be the library's.
@@ -157,6 +168,7 @@ pub(super) fn signs(device: &Device<'_>, now: Timestamp) -> Signs {
         temperature,
         xids: Vec::new(),
         lost: asked.lost,
+        no_device: None,
     }
 }
 
@@ -238,18 +250,44 @@ fn recovery_of(number: u64) -> Recovery {
     }
 }
 
-/// Tasks have their control groups below `tasks`.
-pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], tasks: Option<&str>) -> Usage {
+/// What is asked for beside what cards are: who uses them.
+#[derive(Clone, Copy)]
+pub(super) struct Users<'a> {
+    /// The control group below which tasks have theirs.
+    pub(super) tasks_group: Option<&'a str>,
+    /// Programs that keep nobody from a card.
+    pub(super) ignored: &'a [String],
+}
+
+pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], users: Users<'_>) -> Usage {
     let Sample { memory, utilisation, power } = measuring::of_card(device);
     Usage {
         memory,
         utilisation,
         power,
         power_limit: device.enforced_power_limit().ok(),
-        processes: processes_of_all(device, slices).map(|found| with_tasks(found, tasks)),
+        processes: processes_of_all(device, slices).map(|found| {
+            let mut found = with_tasks(found, users.tasks_group);
+            found.iter_mut().for_each(|one| one.is_ignored = one.task.is_none() && runs_one_of(one.pid, users.ignored));
+            found
+        }),
     }
 }
 
+/// Whether it runs a program of this name, by the file that is executed: what a process calls itself anybody may choose, and so they
+/// may for files of their own.
+fn runs_one_of(pid: u32, names: &[String]) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let file = format!("/proc/{pid}/exe");
+    let (Ok(path), Ok(found)) = (std::fs::read_link(&file), std::fs::metadata(&file)) else { return false };
+    let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    // As the kernel has it once the file was replaced by a newer one.
+    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    let is_roots = found.uid() == 0 && found.mode() & 0o022 == 0;
+    is_roots && names.iter().any(|known| known == name)
+}
+
+/// Tasks have their control groups below `tasks`.
 pub(super) fn with_tasks(mut found: Vec<Process>, tasks: Option<&str>) -> Vec<Process> {
     for process in &mut found {
         let group = tasks.and_then(|tasks| cgroup::group_of_process(process.pid, tasks));
@@ -284,7 +322,15 @@ pub(super) fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<
             UsedGpuMemory::Unavailable => None,
         };
         let (uid, program) = whose(info.pid);
-        found.push(Process { pid: info.pid, uid, program, memory, slice: slice.cloned(), task: None });
+        found.push(Process {
+            pid: info.pid,
+            uid,
+            program,
+            memory,
+            slice: slice.cloned(),
+            task: None,
+            is_ignored: false,
+        });
     }
     Some(found)
 }
@@ -323,7 +369,8 @@ impl<'a> End<'a> {
     }
 
     fn link_to(&self, other: &Self) -> Link {
-        let direct = self.links.iter().filter(|remote| *remote == other.bus).count();
+        let is_direct = |remote: &&String| **remote == other.bus && !other.bus.is_empty();
+        let direct = self.links.iter().filter(is_direct).count();
         let joined = if direct > 0 { direct } else { self.by_switch(other) };
         match u32::try_from(joined) {
             Ok(0) | Err(_) => {

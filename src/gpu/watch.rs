@@ -8,8 +8,8 @@
 //! its threads have descriptors of their own: else what is left of a killed daemon would keep its locks and sockets from the next
 //! one. What there is to tell, a third thread tells, since the daemon's loop is woken by a descriptor.
 //!
-//! NVML counts the cards when it is initialised, and not again. So it is initialised anew as long as a card that there
-//! was is missing, and when the kernel lists other cards than before.
+//! NVML counts the cards when it is initialised, and not again. So it is initialised anew when the kernel lists other cards than
+//! before, and every now and then as long as a card that there was is missing: that may take seconds, and holds up all others.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
-use super::nvml::{self, Heard, Placed};
+use super::nodes::{Keeper, PLACES, Places};
+use super::nvml::{self, Heard, Placed, Users};
 use super::xids::Xids;
-use super::{Card, Driver, Held, Inventory, Measured, Signs, Topology, health, library, measuring};
+use super::{Card, Driver, Held, Inventory, Link, Measured, Signs, Topology, health, library, measuring};
 use crate::ids::{GpuUuid, TaskId, Timestamp};
 use crate::sys::now;
 use crate::sys::process::take_own_descriptors;
@@ -38,8 +39,6 @@ const LISTEN_MS: u32 = 1000;
 const LISTENER_ENDS: Duration = Duration::from_secs(5);
 /// What has been found so long ago no longer counts: NVML does not answer.
 const STALE: Duration = Duration::from_secs(30);
-/// The cards that the kernel's part of the driver has.
-const LISTING: &str = "/proc/driver/nvidia/gpus";
 /// The kernel's part of the driver, while it is loaded.
 const MODULE: &str = "/sys/module/nvidia";
 
@@ -51,6 +50,32 @@ pub struct Settings {
     pub xids: Option<PathBuf>,
     /// The control group below which tasks have theirs.
     pub tasks_group: Option<String>,
+    /// Programs that keep nobody from a card, by the names of their files.
+    pub ignore: Vec<String>,
+    /// Where nodes of devices lie; nobody looks for them when absent.
+    pub devices: Option<PathBuf>,
+    /// The program that makes those that are missing; nobody does when absent.
+    pub maker: Option<String>,
+    /// Where the kernel's part of the driver tells of itself.
+    pub driver: PathBuf,
+    /// How soon NVML is initialised anew for what it misses.
+    pub anew_every: Duration,
+}
+
+impl Default for Settings {
+    /// Of this machine, on which nothing is changed and nothing kept.
+    fn default() -> Self {
+        Self {
+            library: None,
+            xids: None,
+            tasks_group: None,
+            ignore: Vec::new(),
+            devices: Some(PLACES.0.into()),
+            maker: None,
+            driver: PLACES.1.into(),
+            anew_every: Duration::from_secs(20),
+        }
+    }
 }
 
 /// The cards, as they were found last. Ends its threads when it is dropped.
@@ -104,7 +129,9 @@ impl Gpus {
             })
         };
         Builder::new().name("gpus-told".to_owned()).spawn(tell)?;
+        let nodes = Keeper::new(settings.maker.clone());
         let watcher = Watcher {
+            nodes,
             settings,
             inbox,
             words: words.clone(),
@@ -158,7 +185,12 @@ impl Drop for Gpus {
 impl Inventory {
     /// NVML has not answered for so long that it counts no more.
     pub fn is_stale(&self, now: Timestamp) -> bool {
-        self.at.is_none_or(|at| u128::from(now.0.saturating_sub(at.0)) > STALE.as_millis())
+        self.until().is_none_or(|until| u128::from(now.0.saturating_sub(until.0)) > STALE.as_millis())
+    }
+
+    /// When all of this was found.
+    pub fn until(&self) -> Option<Timestamp> {
+        Some(Timestamp(self.at?.0.saturating_add(self.took_ms)))
     }
 }
 
@@ -170,6 +202,7 @@ struct Watcher {
     found: Arc<Mutex<Arc<Inventory>>>,
     news: Sender<News>,
     xids: Xids,
+    nodes: Keeper,
     opened: Option<Opened>,
     /// As the kernel had it when NVML was initialised last.
     listing: BTreeSet<OsString>,
@@ -186,6 +219,7 @@ struct Opened {
     topology: Topology,
     listener: Listener,
     is_deaf: bool,
+    since: Instant,
 }
 
 struct Listener {
@@ -258,25 +292,31 @@ impl Watcher {
 
     fn look(&mut self, with_usage: bool) {
         // What changes while it is looked at counts as seen after it.
-        let begun = now();
+        let (begun, began) = (now(), Instant::now());
         let before = self.last();
         if self.is_to_be_opened(&before) {
             self.close();
-            self.listing = listing();
+            self.listing = self.listed();
         }
         let mut found = match self.open() {
             Err(reason) => Inventory { driver: Driver::Missing { reason }, ..Inventory::default() },
             Ok(()) => self.read(with_usage, begun),
         };
         self.add_lost(&before, &mut found);
+        in_order(&mut found);
+        if let Some(devices) = &self.settings.devices {
+            self.nodes.look(Places { devices, driver: &self.settings.driver }, &mut found.cards);
+        }
         for card in &mut found.cards {
             if card.signs.lost.is_none() && self.away.remove(&card.facts.uuid) {
                 self.xids.forget(&card.facts.uuid);
             }
             card.signs.xids = self.xids.of(&card.facts.uuid);
+            card.signs.xids.retain(|xid| !health::has_passed(xid, begun));
             card.findings = health::judge(&card.signs, self.xids.file());
         }
         found.at = Some(begun);
+        found.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tell(&before, &found);
         let differs = differs(&before, &found);
         let found = Arc::new(found);
@@ -296,7 +336,14 @@ impl Watcher {
     fn is_to_be_opened(&self, before: &Inventory) -> bool {
         let Some(opened) = &self.opened else { return true };
         let misses = before.cards.iter().any(|card| card.signs.lost.is_some()) || !opened.nameless.is_empty();
-        misses || opened.cards.is_empty() || opened.is_deaf || listing() != self.listing
+        let may_help = misses || opened.cards.is_empty() || opened.is_deaf;
+        (may_help && opened.since.elapsed() >= self.settings.anew_every) || self.listed() != self.listing
+    }
+
+    /// The cards that the kernel's part of the driver has.
+    fn listed(&self) -> BTreeSet<OsString> {
+        let listed = std::fs::read_dir(self.settings.driver.join("gpus"));
+        listed.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
     }
 
     /// Initialises NVML if it is not; else why it cannot be.
@@ -328,7 +375,9 @@ impl Watcher {
             return Inventory { driver, ..Inventory::default() };
         }
         let away = &mut self.away;
-        let usage = with_usage.then_some(Asked { tasks_group: self.settings.tasks_group.as_deref() });
+        let settings = &self.settings;
+        let users = Users { tasks_group: settings.tasks_group.as_deref(), ignored: &settings.ignore };
+        let usage = with_usage.then_some(users);
         let read = |card: &Placed| read_card(&opened.nvml, card, usage, now, away);
         Inventory {
             driver: opened.driver.clone(),
@@ -336,6 +385,7 @@ impl Watcher {
             nameless: opened.nameless.clone(),
             topology: opened.topology.clone(),
             at: None,
+            took_ms: 0,
         }
     }
 
@@ -364,17 +414,22 @@ impl Watcher {
     }
 }
 
-/// What uses the cards is asked for as well.
-#[derive(Clone, Copy)]
-struct Asked<'a> {
-    tasks_group: Option<&'a str>,
+/// In the order of their places on the bus, those that are gone as well.
+fn in_order(found: &mut Inventory) {
+    let mut cards: Vec<(usize, Card)> = std::mem::take(&mut found.cards).into_iter().enumerate().collect();
+    cards.sort_by(|(_, a), (_, b)| a.facts.bus.cmp(&b.facts.bus));
+    let (places, cards): (Vec<usize>, Vec<Card>) = cards.into_iter().unzip();
+    let place = |at: usize| places.get(at).copied();
+    let link = |a, b| place(a).zip(place(b)).map_or(Link::Unknown, |(a, b)| found.topology.link(a, b));
+    found.topology = Topology::of(cards.len(), link);
+    found.cards = cards;
 }
 
 /// Those that are gone, and not merely not to be asked, come to those that are `away`.
 fn read_card(
     nvml: &Nvml,
     (index, facts): &Placed,
-    usage: Option<Asked<'_>>,
+    usage: Option<Users<'_>>,
     now: Timestamp,
     away: &mut BTreeSet<GpuUuid>,
 ) -> Card {
@@ -400,7 +455,7 @@ fn read_card(
             }
             card.mig = nvml::is_mig(&device);
             let slices = nvml::slices(&device);
-            card.usage = usage.map(|asked| nvml::usage(&device, &slices, asked.tasks_group));
+            card.usage = usage.map(|users| nvml::usage(&device, &slices, users));
             card.slices = slices.into_iter().map(|(slice, _)| slice).collect();
         }
     }
@@ -419,7 +474,7 @@ impl Opened {
         }
         let (driver, topology) = (nvml::driver(&nvml)?, nvml::topology(&nvml, &cards));
         let listener = Listener::start(nvml.clone(), count, words);
-        Ok(Self { nvml, driver, cards, nameless, topology, listener, is_deaf: false })
+        Ok(Self { nvml, driver, cards, nameless, topology, listener, is_deaf: false, since: Instant::now() })
     }
 }
 
@@ -463,10 +518,6 @@ fn differs(before: &Inventory, found: &Inventory) -> bool {
         found.cards.iter().map(card).collect::<Vec<_>>()
     };
     before.at.is_none() || before.driver != found.driver || cards(before) != cards(found)
-}
-
-fn listing() -> BTreeSet<OsString> {
-    std::fs::read_dir(LISTING).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
 /// Which load of the driver this is: the kernel gives each folder of sysfs a number of its own when it is made. Its times are

@@ -55,8 +55,10 @@ pub(super) struct Cards {
 /// What ran on a card.
 #[derive(Debug)]
 struct Users {
-    /// When that was looked at.
+    /// When that was begun to be looked at.
     at: Timestamp,
+    /// When that had been looked at: from then on it counts. All cards together may take longer than what was seen counts.
+    until: Timestamp,
     /// Since when there is always some.
     since: Timestamp,
     /// Absent if the driver does not say.
@@ -65,7 +67,7 @@ struct Users {
 
 impl Users {
     fn are_there(&self) -> bool {
-        self.processes.as_ref().is_none_or(|processes| !processes.is_empty())
+        self.processes.as_ref().is_none_or(|processes| processes.iter().any(|process| !process.is_ignored))
     }
 }
 
@@ -75,6 +77,8 @@ enum OutOfUse<'a> {
     Failed(&'a Finding),
     CutUp,
     NoDevice,
+    /// A slice whose devices are not there, as is said.
+    Unreachable(&'a str),
     /// What runs on it was not looked at lately, or not since it was given back.
     Unseen,
     /// The driver does not say what runs on it.
@@ -108,18 +112,18 @@ impl Cards {
         now: Timestamp,
         are_known: impl Fn(&Process) -> bool,
     ) -> Option<OutOfUse<'a>> {
-        if let Some(finding) = card.findings.first().filter(|_| health::worst(&card.findings) == Some(Level::Failed)) {
+        if let Some(finding) = card.findings.first().filter(|worst| worst.level >= Level::Unusable) {
             return Some(OutOfUse::Failed(finding));
         }
         if card.facts.minor.is_none() {
             return Some(OutOfUse::NoDevice);
         }
-        match self.users.get(&card.facts.uuid).filter(|users| now.0.abs_diff(users.at.0) <= FRESH_MS) {
+        match self.users.get(&card.facts.uuid).filter(|users| now.0.abs_diff(users.until.0) <= FRESH_MS) {
             None => Some(OutOfUse::Unseen),
             Some(users) => match &users.processes {
                 None => Some(OutOfUse::Unsaid { since: users.since }),
                 Some(processes) => {
-                    let stranger = processes.iter().find(|process| !are_known(process));
+                    let stranger = processes.iter().find(|process| !process.is_ignored && !are_known(process));
                     stranger.map(|by| OutOfUse::Used { since: users.since, by })
                 }
             },
@@ -129,7 +133,7 @@ impl Cards {
     /// Since when it is out of use, where that ends by itself; what is wrong with a card lasts.
     fn away_since(&self, why: OutOfUse<'_>, now: Timestamp) -> Option<Timestamp> {
         match why {
-            OutOfUse::Failed(_) | OutOfUse::CutUp | OutOfUse::NoDevice => None,
+            OutOfUse::Failed(_) | OutOfUse::CutUp | OutOfUse::NoDevice | OutOfUse::Unreachable(_) => None,
             OutOfUse::Unseen => Some(self.silent_since.unwrap_or(now)),
             OutOfUse::Used { since, .. } | OutOfUse::Unsaid { since } => Some(since),
         }
@@ -140,6 +144,7 @@ impl Cards {
             OutOfUse::Failed(finding) => format!("{}: {}", finding.rule, finding.says),
             OutOfUse::CutUp => "is cut up by MIG".to_owned(),
             OutOfUse::NoDevice => "the driver does not say which device it is".to_owned(),
+            OutOfUse::Unreachable(said) => format!("cannot be reached: {said}"),
             OutOfUse::Unseen => match self.silent_since.filter(|_| self.silent_for(now) >= FRESH_MS) {
                 Some(since) => {
                     format!("is being looked at, but NVML has not answered since {}", since.to_seconds())
@@ -165,7 +170,7 @@ impl Cards {
     }
 
     fn see_users(&mut self, seen: &Inventory) {
-        let Some(at) = seen.at else { return };
+        let Some((at, until)) = seen.at.zip(seen.until()) else { return };
         if self.seen.at != Some(at) {
             (self.silent_since, self.silence_told) = (None, false);
         }
@@ -175,7 +180,7 @@ impl Cards {
             if !is_before {
                 let were = self.users.get(uuid).filter(|users| users.are_there());
                 let since = were.map_or(at, |users| users.since);
-                self.users.insert(uuid.clone(), Users { at, since, processes: usage.processes.clone() });
+                self.users.insert(uuid.clone(), Users { at, until, since, processes: usage.processes.clone() });
             }
         }
     }
@@ -192,6 +197,48 @@ impl Cards {
         let is_news = self.given_back.values().any(|back| *back >= asked);
         Some(Timestamp(asked.0 + if is_news { LOOK_SOON_MS } else { LOOK_AGAIN_MS }))
     }
+}
+
+/// Cards by their places and what is said of each: in one sentence those of which the same is said.
+fn together(said: impl Iterator<Item = (usize, String)>) -> Vec<String> {
+    let mut groups: Vec<(Vec<usize>, String)> = Vec::new();
+    for (place, says) in said {
+        match groups.iter_mut().find(|(_, known)| *known == says) {
+            Some((places, _)) => places.push(place),
+            None => groups.push((vec![place], says)),
+        }
+    }
+    let sentence = |(places, says): &(Vec<usize>, String)| match places.as_slice() {
+        [place] => format!("; GPU {place} {says}"),
+        places => format!("; GPU {}: {says}", listed(places)),
+    };
+    groups.iter().map(sentence).collect()
+}
+
+/// Ascending places, as `0, 2 and 4 to 7`.
+fn listed(places: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for place in places {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *place => *last = *place,
+            _ => runs.push((*place, *place)),
+        }
+    }
+    let run = |(first, last): &(usize, usize)| match last - first {
+        0 => vec![first.to_string()],
+        1 => vec![first.to_string(), last.to_string()],
+        _ => vec![format!("{first} to {last}")],
+    };
+    let runs: Vec<String> = runs.iter().flat_map(run).collect();
+    match runs.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => runs.concat(),
+    }
+}
+
+/// Where to find it whatever its number is.
+fn on_bus(card: &Card) -> String {
+    if card.facts.bus.is_empty() { String::new() } else { format!(" ({})", card.facts.bus) }
 }
 
 /// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
@@ -228,15 +275,30 @@ impl<S: Store> Reconciler<S> {
         self.cards.looking = false;
     }
 
-    /// Jobs on cards that have failed are told, once of each.
+    /// Jobs on cards that have failed are told, once of each time that it does.
     fn tell_holders(&mut self) {
+        // Where it is the driver that does not answer, the cards may well be what they were.
+        if !self.are_known() {
+            return;
+        }
         for key in self.live.clone() {
             let told = self.live_attempt(&key).map(|attempt| attempt.failed_gpus.clone()).unwrap_or_default();
+            let well: Vec<&GpuUuid> = told.iter().filter(|uuid| self.is_well(uuid)).collect();
+            for uuid in well {
+                self.note(&key, format!("{} is well again", self.name_of(uuid)));
+                self.attempt_mut(&key).into_iter().for_each(|attempt| _ = attempt.failed_gpus.remove(uuid));
+            }
             for (uuid, says) in self.failures_of(&key).into_iter().filter(|(uuid, _)| !told.contains(uuid)) {
                 self.alarm(&key, &says);
                 self.attempt_mut(&key).into_iter().for_each(|attempt| attempt.failed_gpus.extend([uuid.clone()]));
             }
         }
+    }
+
+    /// It is seen, and has not failed.
+    fn is_well(&self, uuid: &GpuUuid) -> bool {
+        let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == *uuid);
+        card.is_some_and(|card| health::worst(&card.findings) != Some(Level::Failed))
     }
 
     /// Cards of a job that have failed as they were seen last, and what is said of each.
@@ -249,7 +311,10 @@ impl<S: Store> Reconciler<S> {
                 return is_gone.then(|| (lease.uuid.clone(), says()));
             };
             let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;
-            Some((lease.uuid.clone(), format!("{} has failed: {}", self.name_of(&lease.uuid), worst.says)))
+            Some((
+                lease.uuid.clone(),
+                format!("{}{} has failed: {}", self.name_of(&lease.uuid), on_bus(card), worst.says),
+            ))
         };
         self.leases_of(key).filter_map(failure).collect()
     }
@@ -450,12 +515,24 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
+    /// Whole cards that somebody has and nobody is given after that, by their places, and why.
+    fn lost_of_holders(&self) -> Vec<(usize, OutOfUse<'_>)> {
+        let held = self.live.iter().flat_map(|key| self.held_by(key)).filter(|lease| lease.part.is_none());
+        let held: BTreeSet<&GpuUuid> = held.map(|lease| &lease.uuid).collect();
+        let cards = self.cards.seen.cards.iter().enumerate();
+        let why = |card| self.cards.in_the_way(card, self.now, |_| true);
+        let lost = cards.filter(|(_, card)| self.are_known() && held.contains(&card.facts.uuid));
+        let lost = lost.filter_map(|(place, card)| Some((place, why(card)?)));
+        lost.filter(|(_, why)| self.cards.away_since(*why, self.now).is_none()).collect()
+    }
+
     /// Cards that nobody is given, and why, one line; empty where there are none such.
     pub(super) fn cards_out_of_use(&self) -> String {
-        let told = self
-            .unleased()
-            .filter_map(|(place, _, why)| Some(format!("; GPU {place} {}", self.cards.says(why?, self.now))));
-        let told = told.chain(self.parts_out_of_use());
+        let free = self.unleased().filter_map(|(place, _, why)| Some((place, why?)));
+        let mut out: Vec<(usize, OutOfUse<'_>)> = free.chain(self.lost_of_holders()).collect();
+        out.sort_by_key(|(place, _)| *place);
+        let out = out.into_iter().map(|(place, why)| (place, self.cards.says(why, self.now)));
+        let told = together(out).into_iter().chain(self.parts_out_of_use());
         let seen = &self.cards.seen;
         let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();
         match &seen.driver {

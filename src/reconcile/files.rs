@@ -163,7 +163,7 @@ impl<S: Store> Reconciler<S> {
             return (state, end.verdict.to_string());
         }
         match run.live_attempt() {
-            Some(attempt) => attempt_state(attempt),
+            Some(attempt) => self.attempt_state(attempt),
             None if job.waiting(key, self.now, self.cards.sizes()).is_some() => {
                 (State::Waiting, self.waiting_reason(key))
             }
@@ -220,6 +220,40 @@ impl<S: Store> Reconciler<S> {
             now: self.now,
         }))
     }
+
+    fn attempt_state(&self, attempt: &AttemptRecord) -> (State, String) {
+        if let Some(verdict) = &attempt.verdict {
+            let kept = attempt.tasks.iter().find_map(|task| match &task.phase {
+                TaskPhase::Kept { until, .. } => Some(until),
+                _ => None,
+            });
+            let reason = match kept {
+                Some(until) => {
+                    format!("{verdict}; kept to be looked into (`trainyard exec`) until {until} or `trainyard stop`")
+                }
+                None => format!("ending: {verdict}{}", what_holds_it_up(attempt)),
+            };
+            return (State::Stopping, reason);
+        }
+        if attempt.running_since.is_some() {
+            let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
+            return (
+                State::Running,
+                format!("{running} of {} task(s) running{}", attempt.tasks.len(), self.alarms(attempt)),
+            );
+        }
+        (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
+    }
+
+    /// What its owner was told of, and still holds.
+    fn alarms(&self, attempt: &AttemptRecord) -> String {
+        let late = if attempt.overrun_told { ", longer than expected" } else { "" };
+        let idle =
+            attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
+        let failed: String =
+            attempt.failed_gpus.iter().map(|uuid| format!(", {} has failed", self.name_of(uuid))).collect();
+        format!("{late}{idle}{failed}")
+    }
 }
 
 fn state_without_run(job: &Job) -> (State, String) {
@@ -233,36 +267,6 @@ fn state_without_run(job: &Job) -> (State, String) {
         }
         None => (State::Stopped, "state = \"stopped\" in its job file".to_owned()),
     }
-}
-
-fn attempt_state(attempt: &AttemptRecord) -> (State, String) {
-    if let Some(verdict) = &attempt.verdict {
-        let kept = attempt.tasks.iter().find_map(|task| match &task.phase {
-            TaskPhase::Kept { until, .. } => Some(until),
-            _ => None,
-        });
-        let reason = match kept {
-            Some(until) => {
-                format!("{verdict}; kept to be looked into (`trainyard exec`) until {until} or `trainyard stop`")
-            }
-            None => format!("ending: {verdict}{}", what_holds_it_up(attempt)),
-        };
-        return (State::Stopping, reason);
-    }
-    if attempt.running_since.is_some() {
-        let running = attempt.tasks.iter().filter(|task| task.phase.end().is_none()).count();
-        return (State::Running, format!("{running} of {} task(s) running{}", attempt.tasks.len(), alarms(attempt)));
-    }
-    (State::Starting, format!("starting {} task(s)", attempt.tasks.len()))
-}
-
-/// What its owner was told of, and still holds.
-fn alarms(attempt: &AttemptRecord) -> String {
-    let late = if attempt.overrun_told { ", longer than expected" } else { "" };
-    let idle =
-        attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
-    let failed: String = attempt.failed_gpus.iter().map(|uuid| format!(", {uuid} has failed")).collect();
-    format!("{late}{idle}{failed}")
 }
 
 /// What was seen at the ends of its tasks, such as a process that does not go: it is what an attempt that is over waits for.

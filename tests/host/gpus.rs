@@ -34,12 +34,14 @@ fn a_driver_that_comes_while_the_daemon_runs_is_noticed_and_so_is_a_card_that_go
     let Some((mut instance, fake)) = instance("a_driver_that_comes_while_the_daemon_runs") else { return };
     let missing = format!("no GPUs: {} not found\n", fake.library().display());
     assert_eq!(instance.ok(&["gpu"]), missing);
-    fake.shows(&cards(2));
+    let minors = [311, 313];
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |_| String::new()));
     fake.install();
     // Nobody asks.
     instance.wait_for_log("cards=2");
     assert_eq!(list(&instance)["gpus"].as_array().unwrap().len(), 2);
-    fake.shows(&cards(1));
+    fake.shows(&cards_at(&minors[..1], |_| String::new()));
     instance.wait_for_log("a card is not well");
     let found = list(&instance);
     assert_eq!((&found["gpus"][0]["health"], &found["gpus"][1]["health"]), (&"ok".into(), &"failed".into()));
@@ -95,18 +97,29 @@ fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
     let own = std::process::id();
     let busy = format!(
         "used = 3221225472\nutilisation = 97\nprocesses = [{{ pid = {own}, bytes = 2147483648 }}]\nthrottle = 0x40\n\
-         nvlinks = [\"00000000:1C:00.0\"]"
+         nvlinks = [\"00000000:1C:00.0\"]\necc = {{ corrected = 5, uncorrected = 0 }}\n\
+         fields = {{ 142 = 3, 143 = 1, 144 = 0, 145 = 0 }}"
     );
     let sliced = "nvlinks = [\"00000000:1B:00.0\"]\nmig = [{ uuid = \"MIG-8b1d2f0a-0000-0000-0000-000000000000\", \
                   name = \"NVIDIA H100 80GB HBM3 MIG 1g.10gb\", memory = 10737418240 }]";
-    let rest: String = (2..8).map(|index| card(index, "")).collect();
-    fake.shows(&format!("driver = \"580.95.05\"\ncuda = 13000\n{}{}{rest}", card(0, &busy), card(1, sliced)));
+    let minors: Vec<u64> = (321..329).collect();
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |index| match index {
+        0 => busy.clone(),
+        1 => sliced.to_owned(),
+        _ => String::new(),
+    }));
     fake.install();
     wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 8).then_some(()));
+    let told = list(&instance)["gpus"][0].clone();
+    let signs = ["ecc", "retired", "remapped", "slowed_by"].map(|key| told[key].to_string());
+    let rows = r#"{"correctable":3,"failed":false,"pending":false,"uncorrectable":1}"#;
+    assert_eq!(signs, [r#"{"corrected":5,"uncorrected":0}"#, "null", rows, r#"["heat"]"#]);
     let shown = instance.ok(&["gpu"]);
     let lines: Vec<&str> = shown.lines().collect();
     // What is wrong with a card is said in a sentence.
-    let too_wide = lines.iter().filter(|line| line.chars().count() > 80 && !line.starts_with("GPU 0 warning"));
+    let is_sentence = |line: &str| line.starts_with("GPU 0 warning") || line.starts_with("GPU 1 slice");
+    let too_wide = lines.iter().filter(|line| line.chars().count() > 80 && !is_sentence(line));
     assert_eq!(too_wide.collect::<Vec<_>>(), Vec::<&&str>::new());
     let program = std::fs::read_to_string(format!("/proc/{own}/comm")).unwrap();
     let wanted = [
@@ -118,7 +131,7 @@ fn cards_are_shown_with_health_holders_and_ways_in_80_columns() {
         "GPU 0 warning: slowed: its clocks are lowered for heat (40 °C)".to_owned(),
         "GPU  0    1    2    3    4    5    6    7    NUMA  CPUS".to_owned(),
         "0    X    NV1  SYS  SYS  SYS  SYS  SYS  SYS  0     0-1".to_owned(),
-        format!("0    /dev/nvidia7  00000000:1b:00.0  {}", uuid(0)),
+        format!("0    /dev/nvidia321  00000000:1b:00.0  {}", uuid(0)),
     ];
     let squeezed = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let all: Vec<String> = lines.iter().map(|line| squeezed(line)).collect();
@@ -576,7 +589,7 @@ fn a_job_whose_card_fails_goes_on_with_another_one_if_its_file_says_so() {
         (holder(1) == Some("moves main-0".to_owned()) && holder(0).is_none()).then_some(())
     });
     let events = instance.ok(&["events", "moves"]);
-    assert!(events.contains("alarm: GPU 0 has failed: the driver asks for a reboot"), "{events}");
+    assert!(events.contains("alarm: GPU 0 (00000000:1b:00.0) has failed: the driver asks for a reboot"), "{events}");
     instance.shutdown();
 }
 
@@ -591,8 +604,13 @@ fn a_slice_that_cannot_be_reached_is_told_by_its_name_and_a_kind_that_is_not_the
     wait_for("the card", || (list(&instance)["gpus"].as_array().unwrap().len() == 1).then_some(()));
     // This machine's driver, if it has one, knows nothing of it.
     instance.drop_job("slice", "image = \"host\"\ncommand = \"true\"\nresources.mig = \"1g.10gb\"\n");
-    let why = instance.wait_end("slice", 1)["reason"].as_str().unwrap().to_owned();
+    let why = wait_for("it to wait", || {
+        let why = instance.report("slice")?["reason"].as_str()?.to_owned();
+        why.contains("; a slice 1g.10gb of GPU 0 cannot be reached: ").then_some(why)
+    });
     assert!(why.contains("gpu281/mig/gi9/access, by which slice MIG-a is reached, cannot be read"), "{why}");
+    assert_eq!(instance.state("slice"), "waiting");
+    assert!(instance.ok(&["gpu"]).contains("\nGPU 0 slice 1g.10gb unusable: no-device: /proc/driver/nvidia/"));
     instance.drop_job("other", "image = \"host\"\ncommand = \"true\"\nresources = { gpu = 1, gpu_type = \"A100\" }\n");
     let why = instance.wait_state("other", "invalid")["reason"].as_str().unwrap().to_owned();
     let said = "the job needs 1 GPU(s) of type A100, and this machine has 1 × slice 1g.10gb of NVIDIA H100 80GB HBM3";
@@ -658,5 +676,40 @@ fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
     instance.ok(&["stop", "first"]);
     instance.wait_state("third", "running");
     assert_eq!(opened_at("2833", &all), [MAY, MAY_NOT, MAY, MAY, MAY_NOT, MAY_NOT].concat());
+    instance.shutdown();
+}
+
+#[test]
+fn a_card_whose_device_is_missing_is_waited_for_and_had_as_soon_as_it_is_there() {
+    let Some((instance, fake)) = instance("a_card_whose_device_is_missing_is_waited_for") else { return };
+    let minors = [331];
+    let _common = Nodes::make(&[]);
+    fake.shows(&cards_at(&minors, |_| String::new()));
+    fake.install();
+    wait_for("the card", || (list(&instance)["gpus"].as_array().unwrap().len() == 1).then_some(()));
+    instance.drop_job("job", "image = \"host\"\ncommand = \"ls /dev\"\nresources.gpu = 1\n");
+    let said =
+        format!("no-device: /dev/nvidia331 is missing, the device of {}; `nvidia-modprobe -c 331` makes it", uuid(0));
+    wait_for("it to wait", || {
+        let why = instance.report("job")?["reason"].as_str()?.to_owned();
+        why.ends_with(&format!("; GPU 0 {said}")).then_some(())
+    });
+    assert!(instance.ok(&["gpu"]).contains(&format!("\nGPU 0 unusable: {said}\n")));
+    let _nodes = Nodes::make(&minors);
+    let end = instance.wait_end("job", 1);
+    assert_eq!((&end["state"], &end["attempt"]), (&"succeeded".into(), &1.into()));
+    assert!(instance.log("job", "main-0").contains("nvidia331\n"));
+    instance.shutdown();
+}
+
+#[test]
+fn a_card_is_had_though_to_look_at_it_takes_longer_than_what_was_seen_counts() {
+    let Some((instance, fake)) = instance("a_card_is_had_though_to_look_at_it_takes_long") else { return };
+    let minors = [341];
+    let _nodes = Nodes::make(&minors);
+    fake.shows(&format!("slow.nvmlDeviceGetTemperature = 6000\n{}", cards_at(&minors, |_| String::new())));
+    fake.install();
+    instance.drop_job("job", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\n");
+    assert_eq!(instance.wait_end("job", 1)["state"], "succeeded");
     instance.shutdown();
 }

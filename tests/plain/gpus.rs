@@ -31,11 +31,17 @@ struct Machine {
 
 impl Machine {
     fn with(text: &str) -> Self {
+        Self::watched(text, |settings| settings)
+    }
+
+    /// As is set.
+    fn watched(text: &str, set: impl FnOnce(Settings) -> Settings) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let fake = FakeNvml::without_driver(directory.path());
         fake.shows(text);
         fake.install();
-        Self { gpus: watch(directory.path()), fake, directory }
+        let gpus = Gpus::start(set(settings(directory.path())), drop).unwrap();
+        Self { gpus, fake, directory }
     }
 
     fn look(&self) -> Arc<Inventory> {
@@ -44,8 +50,19 @@ impl Machine {
 }
 
 fn watch(directory: &Path) -> Gpus {
-    let library = Some(directory.join("libnvidia-ml.so.1"));
-    Gpus::start(Settings { library, xids: Some(directory.join("xids.json")), tasks_group: None }, drop).unwrap()
+    Gpus::start(settings(directory), drop).unwrap()
+}
+
+/// Without nodes of devices, and with a kernel that lists no cards.
+fn settings(directory: &Path) -> Settings {
+    Settings {
+        library: Some(directory.join("libnvidia-ml.so.1")),
+        xids: Some(directory.join("xids.json")),
+        devices: None,
+        driver: directory.join("driver"),
+        anew_every: Duration::ZERO,
+        ..Settings::default()
+    }
 }
 
 fn rules(card: &Card) -> Vec<&str> {
@@ -68,7 +85,7 @@ fn a_machine_has_none_one_four_or_eight_cards() {
             assert_eq!(facts.name, "NVIDIA H100 80GB HBM3");
             assert_eq!(facts.minor, Some(7 - index as u32));
             assert_eq!(facts.bus, format!("00000000:{:02x}:00.0", 0x1b + index));
-            assert_eq!((facts.numa_node, facts.memory), (Some(index as u32 / 4), 80 << 30));
+            assert_eq!((facts.numa_node, facts.memory), (Some(index as u32 / 4), Some(80 << 30)));
             assert_eq!(facts.cpus, [index as u32 * 2, index as u32 * 2 + 1]);
             assert_eq!((rules(card), card.slices.len()), (vec![], 0));
             assert_eq!(card.signs.temperature, Some(40));
@@ -107,10 +124,17 @@ fn a_file_that_is_no_library_is_told_as_such() {
 fn a_card_that_falls_off_is_missed_by_name_and_comes_back() {
     let machine = Machine::with(&cards(3));
     assert_eq!(names(&machine.look()), [uuid(0), uuid(1), uuid(2)]);
-    machine.fake.shows(&format!("driver = \"1\"\n{}{}", card(0, ""), card(2, "")));
+    let linked = |index, to: &str| card(index, &format!("nvlinks = [\"00000000:{to}:00.0\"]"));
+    machine.fake.shows(&format!("driver = \"1\"\n{}{}", linked(0, "1D"), linked(2, "1B")));
     // At first NVML says that it is lost; initialised anew it does not know it at all.
-    for _ in 0..2 {
+    for round in 0..3 {
         let found = machine.look();
+        // Each keeps its number, and its ways.
+        assert_eq!(names(&found), [uuid(0), uuid(1), uuid(2)]);
+        if round > 0 {
+            let ways = [(0, 2), (0, 1)].map(|(a, b)| found.topology.link(a, b));
+            assert_eq!(ways, [Link::NvLink(1), Link::Unknown]);
+        }
         let missed = found.cards.iter().find(|card| card.facts.uuid.as_str() == uuid(1)).unwrap();
         assert_eq!(rules(missed), ["lost"]);
         assert_eq!(health::worst(&missed.findings), Some(Level::Failed));
@@ -186,7 +210,7 @@ fn slices_are_listed_with_what_runs_on_them() {
     let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &mig), card(1, ""))).look();
     let slices: Vec<_> =
         found.cards[0].slices.iter().map(|slice| (slice.uuid.as_str(), slice.profile.as_str(), slice.memory)).collect();
-    assert_eq!(slices, [("MIG-a", "1g.10gb", 1), ("MIG-b", "3g.40gb", 2)]);
+    assert_eq!(slices, [("MIG-a", "1g.10gb", Some(1)), ("MIG-b", "3g.40gb", Some(2))]);
     assert_eq!(found.cards[1].slices, []);
     let usage = found.cards[0].usage.as_ref().unwrap();
     let processes = usage.processes.as_ref().unwrap();
@@ -236,7 +260,8 @@ fn what_one_of_the_questions_for_processes_leaves_open_is_not_taken_for_nobody()
 fn who_uses_a_card_is_told_with_what_it_takes() {
     let own = std::process::id();
     let busy = format!(
-        "used = 3221225472\nutilisation = 97\nprocesses = [{{ pid = {own}, bytes = 1048576 }}, {{ pid = 4194305, bytes = 5 }}]"
+        "used = 3221225472\nutilisation = 97\nprocesses = [{{ pid = {own}, bytes = 1048576 }}, {{ pid = 4194305, bytes = 5 }}, \
+         {{ pid = 4194306, bytes = 6, kind = \"graphics\" }}, {{ pid = 4194307, bytes = 8, kind = \"both\" }}]"
     );
     let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &busy), card(1, ""))).look();
     let usage = found.cards[0].usage.as_ref().unwrap();
@@ -248,6 +273,11 @@ fn who_uses_a_card_is_told_with_what_it_takes() {
     // No process has this number: the largest is less.
     assert_eq!((of(1), processes[1].program.as_ref()), ((4_194_305, None, Some(5)), None));
     assert!(processes[0].program.is_some());
+    // What draws is told as well as what computes, and what does both once.
+    let mut pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+    pids.sort_unstable();
+    assert_eq!(pids[pids.len() - 3..], [4_194_305, 4_194_306, 4_194_307]);
+    assert_eq!(pids.len(), 4);
 }
 
 #[test]
@@ -296,6 +326,9 @@ fn a_call_that_fails_leaves_out_what_it_would_tell_and_no_more() {
         "nvmlDeviceGetEccMode",
         "nvmlDeviceRegisterEvents",
         "nvmlEventSetCreate",
+        "nvmlDeviceGetMemoryInfo_v2",
+        "nvmlDeviceGetPciInfo_v3",
+        "nvmlDeviceGetName",
     ];
     for error in ["NOT_SUPPORTED", "UNKNOWN", "NO_PERMISSION"] {
         let errors: Vec<String> = calls.iter().map(|call| format!("errors.{call} = \"{error}\"\n")).collect();
@@ -305,7 +338,9 @@ fn a_call_that_fails_leaves_out_what_it_would_tell_and_no_more() {
             let usage = card.usage.as_ref().unwrap();
             assert_eq!((usage.utilisation, usage.power, &usage.processes), (None, None, &None));
             assert_eq!((card.facts.minor, card.facts.numa_node, card.facts.cpus.len()), (None, None, 0));
-            assert_eq!((rules(card), card.signs.temperature, usage.memory), (vec![], None, Some(0)));
+            assert_eq!((rules(card), card.signs.temperature, usage.memory), (vec![], None, None));
+            assert_eq!((card.facts.memory, card.facts.bus.as_str()), (None, ""));
+            assert_eq!(card.facts.name, "unknown GPU");
         }
         assert_eq!(found.topology.link(0, 1), Link::Unknown);
     }
@@ -466,4 +501,110 @@ fn of_parts_of_cards_that_is_told_which_their_tasks_do_and_what_is_not_known_is_
     ];
     assert_eq!(all[4..].iter().map(told).collect::<Vec<_>>(), of_slices);
     assert!(measured.cards.is_empty());
+}
+
+#[test]
+fn a_card_that_comes_beside_healthy_ones_is_noticed_by_the_kernel_s_list() {
+    let machine = Machine::with(&cards(1));
+    machine.look();
+    machine.fake.shows(&cards(2));
+    // NVML has counted them.
+    assert_eq!(names(&machine.look()), [uuid(0)]);
+    std::fs::create_dir_all(machine.directory.path().join("driver/gpus/0000:1c:00.0")).unwrap();
+    assert_eq!(names(&machine.look()), [uuid(0), uuid(1)]);
+}
+
+#[test]
+fn a_library_that_is_slow_to_come_up_is_not_brought_up_at_each_look_for_a_card_that_is_lost() {
+    let seldom = |settings| Settings { anew_every: Duration::from_secs(3600), ..settings };
+    let machine = Machine::watched(&cards(2), seldom);
+    machine.look();
+    machine.fake.shows(&format!("slow.nvmlInit_v2 = 600000\n{}", cards(1)));
+    for _ in 0..3 {
+        let before = machine.gpus.last();
+        let found = machine.look();
+        assert!(!Arc::ptr_eq(&before, &found), "it was looked at anew");
+        assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (vec![], vec!["lost"]));
+    }
+}
+
+#[test]
+fn how_long_a_look_has_taken_is_told_with_what_was_found() {
+    let machine = Machine::with(&format!("slow.nvmlDeviceGetTemperature = 700\n{}", cards(2)));
+    let found = machine.look();
+    assert!(found.took_ms >= 1400, "{}", found.took_ms);
+    assert_eq!(found.until().unwrap().0, found.at.unwrap().0 + found.took_ms);
+}
+
+#[test]
+fn a_card_without_its_device_is_unusable_and_nvidia_s_own_program_is_asked_for_it_a_few_times() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let (devices, maker, asked) = (place.path().join("dev"), place.path().join("maker"), place.path().join("asked"));
+    std::fs::create_dir(&devices).unwrap();
+    std::fs::write(&maker, format!("#!/bin/sh\necho \"$@\" >> {}\n", asked.display())).unwrap();
+    std::fs::set_permissions(&maker, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let looks =
+        |settings| Settings { devices: Some(devices.clone()), maker: Some(maker.display().to_string()), ..settings };
+    let machine = Machine::watched(&cards(1), looks);
+    for _ in 0..5 {
+        let found = machine.look();
+        assert_eq!(rules(&found.cards[0]), ["no-device"]);
+        assert_eq!(health::worst(&found.cards[0].findings), Some(Level::Unusable));
+        let says = format!(
+            "{}/nvidia7 is missing, the device of {}; `nvidia-modprobe -c 7` makes it",
+            devices.display(),
+            uuid(0)
+        );
+        assert_eq!(found.cards[0].findings[0].says, says);
+    }
+    let asked = std::fs::read_to_string(asked).unwrap();
+    let mut asked: Vec<&str> = asked.lines().collect();
+    asked.sort_unstable();
+    // What all cards need as well: the first of that which is not there.
+    assert_eq!(asked, ["-c 255", "-c 255", "-c 255", "-c 7", "-c 7", "-c 7"]);
+}
+
+#[test]
+fn a_program_that_is_to_be_ignored_is_known_by_its_file_which_nobody_but_root_can_have_made() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = tempfile::tempdir().unwrap();
+    let program = std::fs::canonicalize("/bin/sleep").unwrap();
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    // As a user could have it under the same name.
+    let own = place.path().join(&name);
+    std::fs::copy(&program, &own).unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
+    let mut children = [Path::new("/bin/sleep"), &own].map(|path| {
+        let mut command = std::process::Command::new(path);
+        std::os::unix::process::CommandExt::arg0(&mut command, "sleep");
+        command.arg("1000").spawn().unwrap()
+    });
+    let [ours, theirs] = [0, 1].map(|at| children[at].id());
+    let processes = format!("processes = [{{ pid = {ours}, bytes = 1 }}, {{ pid = {theirs}, bytes = 1 }}]");
+    let text = format!("driver = \"1\"\n{}", card(0, &processes));
+    let ignored = |names: &[&str]| {
+        let ignore: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let found = Machine::watched(&text, |settings| Settings { ignore, ..settings }).look();
+        let usage = found.cards[0].usage.clone().unwrap();
+        usage.processes.unwrap().iter().map(|process| process.is_ignored).collect::<Vec<_>>()
+    };
+    assert_eq!(ignored(&["Xorg", &name]), [true, false]);
+    assert_eq!(ignored(&["Xorg"]), [false, false]);
+    children.iter_mut().for_each(|child| {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    });
+}
+
+#[test]
+fn what_a_crash_of_a_program_has_left_is_no_longer_told_a_day_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let fake = FakeNvml::without_driver(directory.path());
+    let kept = format!("{{\"driver\":null,\"of\":{{\"{}\":{{\"31\":0,\"43\":0,\"79\":0}}}}}}", uuid(0));
+    std::fs::write(directory.path().join("xids.json"), kept).unwrap();
+    fake.shows(&cards(1));
+    fake.install();
+    let found = watch(directory.path()).look(PATIENCE);
+    assert_eq!(rules(&found.cards[0]), ["xid-79"]);
 }

@@ -83,6 +83,7 @@ fn card(index: usize) -> Value {
         "index": index, "uuid": uuid("GPU", index), "name": "NVIDIA H100 80GB HBM3", "minor": index,
         "bus": format!("00000000:{:02X}:00.0", 0x1b + index), "numa_node": index / 2, "cpus": format!("{}-{}", index * 8, index * 8 + 7),
         "memory": 80 * GIB, "memory_used": 0, "utilisation": 0, "temperature": 31, "power": 71_000, "power_limit": 700_000,
+        "slowed_by": [],
         "health": "ok", "findings": [], "leased_by": null, "shares": [], "slices": [], "processes": [], "links": []
     })
 }

@@ -202,7 +202,7 @@ impl Cards {
         let cards = (0..ALL_CARDS).map(|index| self.card(index, usage)).collect();
         let topology = Topology::of(ALL_CARDS, |_, _| Link::System);
         let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
-        Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: Some(at) })
+        Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: Some(at), took_ms: 0 })
     }
 
     fn card(&self, index: usize, usage: bool) -> Card {
@@ -210,7 +210,8 @@ impl Cards {
         let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
         let signs = Signs { lost, ..Signs::default() };
         let in_use = self.strange.contains_key(&uuid) || self.left.contains_key(&uuid);
-        let process = Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None, task: None };
+        let process =
+            Process { pid: 1, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: false };
         let own = self.held.iter().filter(|(_, _, lease)| lease.uuid == uuid).map(|(_, task, _)| Process {
             task: Some(*task),
             memory: Some(if self.greedy { MEMORY } else { 1 << 30 }),
@@ -220,8 +221,9 @@ impl Cards {
         let slice = |number: u32| Slice {
             uuid: format!("MIG-{number}").parse().unwrap(),
             profile: "1g.10gb".to_owned(),
-            memory: 10 << 30,
+            memory: Some(10 << 30),
             instances: Some(Instances { gpu: number, compute: 0 }),
+            unreachable: None,
         };
         let slices: Vec<Slice> = (0..3).filter(|_| index == CARDS).map(slice).collect();
         let facts = Facts {
@@ -231,7 +233,7 @@ impl Cards {
             bus: String::new(),
             numa_node: None,
             cpus: Vec::new(),
-            memory: MEMORY + deck::RESERVE,
+            memory: Some(MEMORY + deck::RESERVE),
         };
         Card {
             facts,

@@ -266,6 +266,11 @@ class ImageViewPage(_ImageViewPage):
     total: int
 
 
+class EccView(TypedDict):
+    corrected: int
+    uncorrected: int
+
+
 class FindingView(TypedDict):
     level: str
     rule: str
@@ -285,6 +290,22 @@ class ProcessView(TypedDict):
     user: Optional[str]
 
 
+class RemappedView(TypedDict):
+    correctable: int
+    #: There was no spare row.
+    failed: bool
+    #: More will be when the card is next reset.
+    pending: bool
+    uncorrectable: int
+
+
+class RetiredView(TypedDict):
+    double_bit: int
+    #: More will be when the card is next reset.
+    pending: bool
+    single_bit: int
+
+
 class ShareView(TypedDict):
     #: As `leased_by` of a card.
     holder: str
@@ -295,9 +316,11 @@ class ShareView(TypedDict):
 class SliceView(TypedDict):
     #: As `leased_by` of a card.
     leased_by: Optional[str]
-    #: Bytes.
-    memory: int
+    #: Bytes; absent where it does not tell.
+    memory: Optional[int]
     profile: str
+    #: Why nobody is given it: its devices are not there.
+    unreachable: Optional[str]
     uuid: str
 
 
@@ -305,8 +328,10 @@ class GpuView(TypedDict):
     bus: str
     #: Processors that are near, as `0-15,32-47`.
     cpus: str
+    #: Errors of memory; absent where that is not told or not counted.
+    ecc: Optional[EccView]
     findings: List[FindingView]
-    #: `ok`, `warning` or `failed`.
+    #: `ok`, `warning`, `unusable` (nothing is started on it, who has it goes on) or `failed`.
     health: str
     #: Its place in the list.
     index: int
@@ -314,8 +339,8 @@ class GpuView(TypedDict):
     leased_by: Optional[str]
     #: The way to each card of the list, as `nvidia-smi topo -m` has it.
     links: List[str]
-    #: Bytes.
-    memory: int
+    #: Bytes; absent of a card that does not tell.
+    memory: Optional[int]
     memory_used: Optional[int]
     #: Of `/dev/nvidiaN`.
     minor: Optional[int]
@@ -325,9 +350,15 @@ class GpuView(TypedDict):
     power: Optional[int]
     power_limit: Optional[int]
     processes: List[ProcessView]
+    #: Of newer cards.
+    remapped: Optional[RemappedView]
+    #: Of older cards.
+    retired: Optional[RetiredView]
     #: Who has shares of it.
     shares: List[ShareView]
     slices: List[SliceView]
+    #: Why its clocks are lowered: `heat`, `power-brake`.
+    slowed_by: List[str]
     #: Degrees Celsius.
     temperature: Optional[int]
     #: Percent.

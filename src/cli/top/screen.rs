@@ -149,6 +149,7 @@ impl View {
     fn card(&self, gpu: &GpuView) -> Line<'static> {
         let gib = |bytes: u64| format!("{:.0}", bytes as f64 / f64::from(1 << 30));
         let memory = gpu.memory_used.map_or_else(|| "-".to_owned(), gib);
+        let all = gpu.memory.map_or_else(|| "-".to_owned(), |bytes| format!("{}GiB", gib(bytes)));
         let of_parts = gpu.slices.iter().filter_map(|slice| slice.leased_by.clone());
         let holders: Vec<String> = gpu
             .leased_by
@@ -159,7 +160,7 @@ impl View {
             .collect();
         let holder = if holders.is_empty() { "free".to_owned() } else { holders.join(", ") };
         let health = if gpu.health == "ok" { String::new() } else { format!("{}  ", gpu.health) };
-        let rest = escape(&format!("{health}{memory}/{}GiB  {holder}", gib(gpu.memory)));
+        let rest = escape(&format!("{health}{memory}/{all}  {holder}"));
         self.gauge(&format!("GPU{}", gpu.index), gpu.utilisation.map(|percent| f64::from(percent) / 100.0), &rest)
     }
 
@@ -298,7 +299,7 @@ mod tests {
         let gpu = serde_json::json!({
             "index": 0, "uuid": "GPU-00000000-0000-0000-0000-000000000000", "name": "NVIDIA H200", "minor": 0, "bus": "0",
             "numa_node": 0, "cpus": "0-15", "memory": 150_u64 << 30, "memory_used": 40_u64 << 30, "utilisation": 87,
-            "temperature": 60, "power": 1000, "power_limit": 2000, "health": "ok", "findings": [],
+            "temperature": 60, "power": 1000, "power_limit": 2000, "slowed_by": [], "health": "ok", "findings": [],
             "leased_by": "vision/训练 worker-0", "shares": [], "links": [], "slices": [], "processes": []
         });
         let gpus = serde_json::json!({

@@ -287,7 +287,7 @@ mod tests {
                 bus: String::new(),
                 numa_node: None,
                 cpus: Vec::new(),
-                memory: 1,
+                memory: Some(1),
             },
             mig: false,
             slices: Vec::new(),

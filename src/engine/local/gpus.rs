@@ -12,21 +12,16 @@ use super::{LocalEngine, told};
 use crate::contract::Task;
 use crate::contract::gpus::{Common, Shared, Told, Visible, visible};
 use crate::engine::{EngineError, Launch};
-use crate::gpu::{Held, Measured};
-use crate::ids::{GpuUuid, TaskId};
+use crate::gpu::nodes::{Missing, Places, of_all, of_card, of_slice};
+use crate::gpu::{Held, Instances, Measured};
+use crate::ids::TaskId;
 use crate::rundir::{CardUsage, GpuUsage};
 use crate::spec::Network;
 use crate::store::record::{GpuLease, GpuPartLease};
 use crate::sys::devices::Device;
 
-/// Those that belong to no card and without which none is of use, and what makes each.
-const REQUIRED: [(&str, &str); 2] =
-    [("/dev/nvidiactl", "nvidia-modprobe -c 255"), ("/dev/nvidia-uvm", "nvidia-modprobe -c 0 -u")];
 /// Some drivers do not have them.
-const OPTIONAL: [&str; 2] = ["/dev/nvidia-uvm-tools", "/dev/nvidia-modeset"];
-
-/// Where the driver says which devices stand for which rights on slices.
-const CAPABILITIES: &str = "/proc/driver/nvidia/capabilities";
+const OPTIONAL: [&str; 2] = ["nvidia-uvm-tools", "nvidia-modeset"];
 
 /// Lets a task find the driver's libraries and programs where the loader may not know them.
 pub(super) fn reach(env: &mut Vec<(String, String)>) {
@@ -142,7 +137,7 @@ impl<'a> Cards<'a> {
     pub(super) fn devices(&self) -> Result<Vec<PathBuf>, EngineError> {
         match self.openable() {
             leases if leases.is_empty() => Ok(Vec::new()),
-            leases => nodes(&leases, Path::new(CAPABILITIES), Device::of),
+            leases => nodes(&leases, Places::default(), Device::of),
         }
     }
 }
@@ -160,80 +155,28 @@ pub(super) fn are_whole(cards: &[GpuLease]) -> bool {
 /// The devices for these cards and slices, if `look` finds all that are needed.
 fn nodes(
     leases: &[GpuLease],
-    capabilities: &Path,
+    places: Places<'_>,
     look: impl Fn(&Path) -> io::Result<Device>,
 ) -> Result<Vec<PathBuf>, EngineError> {
+    let missing = |missing: Missing| EngineError(missing.says);
     let mut found: Vec<PathBuf> = Vec::new();
     for lease in leases {
-        let mut own = vec![of_card(lease, &look)?];
+        let mut own = vec![of_card(places, &lease.uuid, lease.minor)];
         if let Some(GpuPartLease::Slice { gpu_instance, compute_instance, .. }) = &lease.part {
-            let gpu = format!("gpu{}/mig/gi{gpu_instance}", lease.minor);
-            for access in [format!("{gpu}/access"), format!("{gpu}/ci{compute_instance}/access")] {
-                own.push(of_capability(&capabilities.join(access), lease.device(), &look)?);
-            }
+            let instances = Instances { gpu: *gpu_instance, compute: *compute_instance };
+            own.extend(of_slice(places, lease.device(), lease.minor, instances).map_err(missing)?);
         }
+        own.iter().try_for_each(|node| node.check(&look)).map_err(missing)?;
         // Slices of one card have its device in common, and so have shares.
-        own.retain(|path| !found.contains(path));
-        found.extend(own);
+        own.retain(|node| !found.contains(&node.path));
+        found.extend(own.into_iter().map(|node| node.path));
     }
-    for (path, maker) in REQUIRED {
-        look(Path::new(path)).map_err(|error| absent(path, "which every card needs", &error, maker))?;
-        found.push(path.into());
+    for node in of_all(places) {
+        node.check(&look).map_err(missing)?;
+        found.push(node.path);
     }
-    found.extend(OPTIONAL.iter().map(PathBuf::from).filter(|path| look(path).is_ok()));
+    found.extend(OPTIONAL.iter().map(|name| places.devices.join(name)).filter(|path| look(path).is_ok()));
     Ok(found)
-}
-
-fn of_card(lease: &GpuLease, look: impl Fn(&Path) -> io::Result<Device>) -> Result<PathBuf, EngineError> {
-    let GpuLease { uuid, minor, .. } = lease;
-    let (path, maker) = (format!("/dev/nvidia{minor}"), format!("nvidia-modprobe -c {minor}"));
-    let device =
-        look(Path::new(&path)).map_err(|error| absent(&path, &format!("the device of {uuid}"), &error, &maker))?;
-    match device.minor {
-        Some(found) if found == *minor => Ok(path.into()),
-        found => {
-            let found = found.map_or("no".to_owned(), |found| found.to_string());
-            Err(EngineError(format!(
-                "{path} has minor number {found}, and would open another card than {uuid}; remove it, `{maker}` makes it anew"
-            )))
-        }
-    }
-}
-
-/// The device that stands for a right on a card, by the file in which the driver says which one that is.
-fn of_capability(
-    access: &Path,
-    slice: &GpuUuid,
-    look: impl Fn(&Path) -> io::Result<Device>,
-) -> Result<PathBuf, EngineError> {
-    let minor = std::fs::read_to_string(access).and_then(|text| {
-        let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse::<u32>().ok());
-        minor.ok_or_else(|| io::Error::other("it does not say a DeviceFileMinor"))
-    });
-    let unread = |error: io::Error| {
-        EngineError(format!(
-            "{}, by which slice {slice} is reached, cannot be read: {error}; `nvidia-smi -L` shows whether the slice is still there",
-            access.display()
-        ))
-    };
-    let minor = minor.map_err(unread)?;
-    let path = format!("/dev/nvidia-caps/nvidia-cap{minor}");
-    let maker = format!("nvidia-modprobe -f {}", access.display());
-    let device = look(Path::new(&path))
-        .map_err(|error| absent(&path, &format!("by which slice {slice} is reached"), &error, &maker))?;
-    match device.minor {
-        Some(found) if found == minor => Ok(path.into()),
-        _ => Err(EngineError(format!(
-            "{path} is another device than that of slice {slice}; remove it, `{maker}` makes it anew"
-        ))),
-    }
-}
-
-fn absent(path: &str, what: &str, error: &io::Error, maker: &str) -> EngineError {
-    match error.kind() {
-        io::ErrorKind::NotFound => EngineError(format!("{path} is missing, {what}; `{maker}` makes it")),
-        _ => EngineError(format!("{path}, {what}, cannot be used: {error}; remove it, `{maker}` makes it anew")),
-    }
 }
 
 #[cfg(test)]
@@ -248,7 +191,8 @@ mod tests {
             let device = found.map(|(_, minor)| Device { major: 195, minor: Some(*minor) });
             device.ok_or_else(|| io::ErrorKind::NotFound.into())
         };
-        let found = nodes(&[lease(3), lease(5)], Path::new("/nowhere"), look).map_err(|error| error.0)?;
+        let found = nodes(&[lease(3), lease(5)], Places { driver: Path::new("/nowhere"), ..Places::default() }, look)
+            .map_err(|error| error.0)?;
         Ok(found.iter().map(|path| path.display().to_string()).collect())
     }
 
@@ -272,7 +216,7 @@ mod tests {
     #[test]
     fn a_device_that_is_that_of_another_card_is_refused() {
         let swapped = [("/dev/nvidia3", 3), ("/dev/nvidia5", 4), ("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0)];
-        let said = "/dev/nvidia5 has minor number 4, and would open another card than GPU-5; remove it, \
+        let said = "/dev/nvidia5 has minor number 4, and is not the device of GPU-5; remove it, \
                     `nvidia-modprobe -c 5` makes it anew";
         assert_eq!(found(&swapped), Err(said.to_owned()));
     }
@@ -287,7 +231,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         };
         for (access, minor) in [("gi7", 66), ("gi7/ci0", 67), ("gi9", 84), ("gi9/ci1", 86)] {
-            capability(&format!("gpu3/mig/{access}/access"), minor);
+            capability(&format!("capabilities/gpu3/mig/{access}/access"), minor);
         }
         let slice = |gpu_instance, compute_instance| {
             let (uuid, profile) = (format!("MIG-{gpu_instance}").parse().unwrap(), "1g.10gb".to_owned());
@@ -300,14 +244,15 @@ mod tests {
                 let digits: String = name.chars().rev().take_while(char::is_ascii_digit).collect();
                 let minor = digits.chars().rev().collect::<String>().parse().unwrap_or(255);
                 let minor = if Some(minor) == swapped { 1 } else { minor };
-                let is_optional = OPTIONAL.iter().any(|path| name == *path);
+                let is_optional = OPTIONAL.iter().any(|path| name == format!("/dev/{path}"));
                 if is_optional {
                     Err(io::ErrorKind::NotFound.into())
                 } else {
                     Ok(Device { major: 195, minor: Some(minor) })
                 }
             };
-            let found = nodes(leases, directory.path(), look).map_err(|error| error.0)?;
+            let places = Places { driver: directory.path(), ..Places::default() };
+            let found = nodes(leases, places, look).map_err(|error| error.0)?;
             Ok::<_, String>(found.iter().map(|path| path.display().to_string()).collect::<Vec<_>>())
         };
         let of_card = "/dev/nvidia3";
@@ -315,7 +260,7 @@ mod tests {
             minors.iter().map(|minor| format!("/dev/nvidia-caps/nvidia-cap{minor}")).collect::<Vec<_>>()
         };
         let all = |minors: &[u32]| {
-            let common = REQUIRED.map(|(path, _)| path.to_owned());
+            let common = ["/dev/nvidiactl", "/dev/nvidia-uvm"].map(str::to_owned);
             [vec![of_card.to_owned()], caps(minors), common.to_vec()].concat()
         };
         assert_eq!(found(&[slice(7, 0)], None).unwrap(), all(&[66, 67]));
@@ -324,7 +269,9 @@ mod tests {
         assert!(gone.contains("gpu3/mig/gi8/access, by which slice MIG-8 is reached, cannot be read"), "{gone}");
         let other = found(&[slice(7, 0)], Some(67)).unwrap_err();
         assert!(
-            other.starts_with("/dev/nvidia-caps/nvidia-cap67 is another device than that of slice MIG-7"),
+            other.starts_with(
+                "/dev/nvidia-caps/nvidia-cap67 has minor number 1, and is not by which slice MIG-7 is reached"
+            ),
             "{other}"
         );
     }

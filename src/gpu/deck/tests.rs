@@ -13,13 +13,14 @@ fn card(place: usize, name: &str, gib: u64, slices: &[&str]) -> Card {
         bus: String::new(),
         numa_node: None,
         cpus: Vec::new(),
-        memory: gib * GIB + RESERVE,
+        memory: Some(gib * GIB + RESERVE),
     };
     let slice = |(number, profile): (usize, &&str)| Slice {
         uuid: format!("MIG-{place}-{number}").parse().unwrap(),
         profile: (*profile).to_owned(),
-        memory: 10 * GIB,
+        memory: Some(10 * GIB),
         instances: Some(Instances { gpu: u32::try_from(number).unwrap(), compute: 0 }),
+        unreachable: None,
     };
     Card {
         facts,
@@ -35,7 +36,7 @@ fn card(place: usize, name: &str, gib: u64, slices: &[&str]) -> Card {
 fn deck(cards: Vec<Card>) -> Deck {
     let topology = Topology::of(cards.len(), |a, b| if a / 2 == b / 2 { Link::NvLink(4) } else { Link::System });
     let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
-    Deck::of(Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: None }), |_| true)
+    Deck::of(Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: None, took_ms: 0 }), |_| true)
 }
 
 fn whole(tasks: u32, count: u32) -> Wish {
@@ -180,7 +181,7 @@ fn any_way(cards: &[Card], left: &mut [(u64, usize)], units: &[&Wish]) -> bool {
         let card = &cards[place];
         let is_such = wish.kind.as_ref().is_none_or(|kind| card.facts.name.to_lowercase().contains(kind));
         let before = left[place];
-        let all = card.facts.memory - RESERVE;
+        let all = to_be_shared(card);
         let (memory, slices) = before;
         left[place] = match &wish.part {
             _ if !is_such => continue,
@@ -218,7 +219,7 @@ proptest! {
         let held: Vec<Piece> = shared.map(|(place, (_, tens))| held(place, tens - 3)).collect();
         let deck = whole.without(&held);
         let mut left: Vec<(u64, usize)> = cards.iter().enumerate().map(|(place, card)| match deck.room(place) {
-            Room::All => (card.facts.memory - RESERVE, 0),
+            Room::All => (to_be_shared(card), 0),
             Room::Rest(left) => (*left, 0),
             Room::Slices(slices) => (0, slices.len()),
             Room::Nothing => (0, 0),

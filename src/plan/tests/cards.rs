@@ -16,7 +16,7 @@ pub(super) fn deck(whole: usize) -> Deck {
             bus: String::new(),
             numa_node: None,
             cpus: Vec::new(),
-            memory: 80 * GIB + RESERVE,
+            memory: Some(80 * GIB + RESERVE),
         },
         mig: place == whole,
         slices: (0..2).filter(|_| place == whole).map(slice).collect(),
@@ -28,12 +28,13 @@ pub(super) fn deck(whole: usize) -> Deck {
     let driver = Driver::Loaded { version: "1".to_owned(), cuda: None };
     let cards: Vec<Card> = (0..=whole).map(card).collect();
     assert_eq!(to_be_shared(&cards[0]), 80 * GIB);
-    Deck::of(Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: None }), |_| true)
+    Deck::of(Arc::new(Inventory { driver, cards, nameless: Vec::new(), topology, at: None, took_ms: 0 }), |_| true)
 }
 
 fn slice(number: u32) -> Slice {
     let instances = Some(Instances { gpu: number, compute: 0 });
-    Slice { uuid: format!("MIG-{number}").parse().unwrap(), profile: "1g.10gb".to_owned(), memory: 1, instances }
+    let (uuid, profile) = (format!("MIG-{number}").parse().unwrap(), "1g.10gb".to_owned());
+    Slice { uuid, profile, memory: Some(1), instances, unreachable: None }
 }
 
 pub(super) fn wish(part: Part) -> Wish {

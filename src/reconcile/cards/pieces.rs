@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::OutOfUse;
 use crate::gpu::deck::{Deck, Piece, PieceOf, Sizes, to_be_shared, weight_of_slice};
-use crate::gpu::{Card, Process};
+use crate::gpu::{Card, Process, Slice};
 use crate::ids::{AttemptId, Bytes, GpuUuid, JobKey};
 use crate::plan::{OneByOne, Want, described, wishes};
 use crate::reconcile::Reconciler;
@@ -62,11 +62,15 @@ impl<S: Store> Reconciler<S> {
     /// All that can be had sooner or later, as if nobody held any.
     fn deck(&self) -> Deck {
         let (holders, nobody) = (self.holders(), Parts::default());
-        Deck::of(self.cards.seen.clone(), |card| {
+        let all = Deck::of(self.cards.seen.clone(), |card| {
             let parts = holders.get(&card.facts.uuid).unwrap_or(&nobody);
             let why = self.cards.in_the_way(card, self.now, |process| parts.are_of(process));
             why.is_none_or(|why| self.cards.away_since(why, self.now).is_some())
-        })
+        });
+        let cards = self.cards.seen.cards.iter().enumerate();
+        let unreachable: Vec<Piece> =
+            cards.flat_map(|(place, card)| unreachable(place, card)).map(|away| away.piece).collect();
+        all.without(&unreachable)
     }
 
     fn holders(&self) -> Holders<'_> {
@@ -96,11 +100,11 @@ impl<S: Store> Reconciler<S> {
     fn away_of<'a>(&'a self, place: usize, card: &'a Card, parts: &Parts) -> Vec<Away<'a>> {
         let whole = |why| vec![Away { piece: Piece { place, of: PieceOf::Whole }, card, why }];
         match self.cards.in_the_way(card, self.now, |process| parts.are_of(process)) {
-            None => Vec::new(),
+            None => unreachable(place, card),
             Some(OutOfUse::Used { since, .. }) if card.is_cut_up() => {
                 let users = self.cards.users.get(&card.facts.uuid);
                 let processes = users.and_then(|users| users.processes.as_ref()).into_iter().flatten();
-                let strangers = processes.filter(|process| !parts.are_of(process));
+                let strangers = processes.filter(|process| !process.is_ignored && !parts.are_of(process));
                 let away = strangers.map(|by| {
                     let slice = by.slice.as_ref().and_then(|uuid| card.slices.iter().find(|slice| slice.uuid == *uuid));
                     let of = slice.map_or(PieceOf::Whole, |slice| PieceOf::Slice {
@@ -109,7 +113,7 @@ impl<S: Store> Reconciler<S> {
                     });
                     Away { piece: Piece { place, of }, card, why: OutOfUse::Used { since, by } }
                 });
-                away.collect()
+                away.chain(unreachable(place, card)).collect()
             }
             Some(why) => whole(why),
         }
@@ -159,7 +163,8 @@ impl<S: Store> Reconciler<S> {
         let leased = self.leased();
         let cut_up = self.cards.seen.cards.iter().filter(is_had);
         let free = cut_up.filter(|card| !leased.contains(&card.facts.uuid));
-        free.flat_map(|card| &card.slices).map(|slice| weight_of_slice(&slice.profile)).sum()
+        let slices = free.flat_map(|card| &card.slices).filter(|slice| slice.unreachable.is_none());
+        slices.map(|slice| weight_of_slice(&slice.profile)).sum()
     }
 
     /// Why an attempt of the job is to be stopped, by what it uses of its shares.
@@ -246,6 +251,13 @@ impl<S: Store> Reconciler<S> {
     }
 }
 
+/// Slices of a card whose devices are not there.
+fn unreachable(place: usize, card: &Card) -> Vec<Away<'_>> {
+    let away = |slice: &'_ Slice| PieceOf::Slice { uuid: slice.uuid.clone(), profile: slice.profile.clone() };
+    let slices = card.slices.iter().filter_map(|slice| Some((away(slice), slice.unreachable.as_deref()?)));
+    slices.map(|(of, said)| Away { piece: Piece { place, of }, card, why: OutOfUse::Unreachable(said) }).collect()
+}
+
 /// As `2 NVIDIA A100-SXM4-40GB and 7 slices 1g.10gb of NVIDIA H100 80GB HBM3`.
 fn there_is(cards: &[Card]) -> String {
     let mut counts: Vec<(String, usize)> = Vec::new();
@@ -256,6 +268,7 @@ fn there_is(cards: &[Card]) -> String {
     for card in cards {
         let name = &card.facts.name;
         match card.is_cut_up() {
+            false if card.facts.memory.is_none() => add(format!("{name} (it does not tell its memory)")),
             false => add(format!("{name} ({})", Bytes(to_be_shared(card)).roughly())),
             true => card.slices.iter().for_each(|slice| add(format!("slice {} of {name}", slice.profile))),
         }

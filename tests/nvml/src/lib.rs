@@ -11,7 +11,7 @@ use std::os::raw::{c_char, c_int, c_uint, c_ulong, c_ulonglong};
 
 use nvml::{nvmlDevice_t, nvmlEventSet_t, nvmlReturn_t};
 use nvml_wrapper_sys::bindings as nvml;
-use world::{Card, Found, Process, World, enter, lock, pause};
+use world::{Card, Found, Kind, Process, World, enter, lock, pause};
 
 const OK: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_SUCCESS;
 const NOT_SUPPORTED: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
@@ -223,17 +223,22 @@ fn give_processes(count: *mut c_uint, to: *mut nvml::nvmlProcessInfo_t, answer: 
     give_many(count, answer, |processes| give_all(to, processes.into_iter().map(info)))
 }
 
+fn processes_but(symbol: &str, device: nvmlDevice_t, other: Kind) -> Answer<Vec<Process>> {
+    let all = at_device(symbol, device, |_, found| match found {
+        Found::Card(card) => Ok(card.processes),
+        Found::Slice(slice) => Ok(slice.processes),
+    });
+    Ok(all?.into_iter().filter(|process| process.kind != other).collect())
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     device: nvmlDevice_t,
     count: *mut c_uint,
     to: *mut nvml::nvmlProcessInfo_t,
 ) -> nvmlReturn_t {
-    let answer = at_device("nvmlDeviceGetComputeRunningProcesses_v3", device, |_, found| match found {
-        Found::Card(card) => Ok(card.processes),
-        Found::Slice(slice) => Ok(slice.processes),
-    });
-    give_processes(count, to, answer)
+    let symbol = "nvmlDeviceGetComputeRunningProcesses_v3";
+    give_processes(count, to, processes_but(symbol, device, Kind::Graphics))
 }
 
 #[unsafe(no_mangle)]
@@ -243,7 +248,7 @@ pub extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     to: *mut nvml::nvmlProcessInfo_t,
 ) -> nvmlReturn_t {
     let symbol = "nvmlDeviceGetGraphicsRunningProcesses_v3";
-    give_processes(count, to, at_device(symbol, device, |_, _| Ok(Vec::new())))
+    give_processes(count, to, processes_but(symbol, device, Kind::Compute))
 }
 
 /// Of now; and, as the real one, with room for more, which is left empty.

@@ -79,6 +79,17 @@ pub(crate) struct Process {
     pub(crate) bytes: Option<u64>,
     /// Percent of the card that it keeps busy; there is no sample of one that does not say.
     pub(crate) busy: Option<u32>,
+    pub(crate) kind: Kind,
+}
+
+/// What a process does on a card, each of which is asked for by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Kind {
+    #[default]
+    Compute,
+    Graphics,
+    Both,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]

@@ -64,7 +64,7 @@ fn idle(count: usize, at: u64) -> Inventory {
             bus: String::new(),
             numa_node: None,
             cpus: Vec::new(),
-            memory: MEMORY + deck::RESERVE,
+            memory: Some(MEMORY + deck::RESERVE),
         },
         slices: Vec::new(),
         mig: false,
@@ -78,6 +78,7 @@ fn idle(count: usize, at: u64) -> Inventory {
         nameless: Vec::new(),
         topology: Topology::of(count, |_, _| Link::System),
         at: Some(Timestamp(at)),
+        took_ms: 0,
     }
 }
 
@@ -259,7 +260,9 @@ fn a_job_is_told_once_that_its_card_has_failed_and_is_stopped_or_tried_again_els
         );
         assert_eq!(daemon.told(key, "alarm: GPU "), 1, "{key}");
     }
-    assert!(daemon.report("a/alert").reason.contains(&format!(", {} has failed", daemon.cards_of("a/alert")[0])));
+    let told = daemon.report("a/alert").reason;
+    let place = (0..4).find(|index| gpu(*index) == daemon.cards_of("a/alert")[0]).unwrap();
+    assert!(told.contains(&format!(", GPU {place} has failed")), "{told}");
     daemon.end("a/stop");
     daemon.end("a/retry");
     let stopped = daemon.report("a/stop");
@@ -320,7 +323,15 @@ fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
     let process = |(key, memory): &(&str, u64)| {
         let runs = daemon.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         let task = runs.last().and_then(|run| Some(TaskId::first(run.attempts.last()?.id, 0)));
-        Process { pid: 7, uid: Some(1000), program: None, memory: Some(memory << 30), slice: None, task }
+        Process {
+            pid: 7,
+            uid: Some(1000),
+            program: None,
+            memory: Some(memory << 30),
+            slice: None,
+            task,
+            is_ignored: false,
+        }
     };
     let processes = used.iter().map(process).collect();
     seen.cards[0].usage = Some(Usage { processes: Some(processes), ..Usage::default() });
@@ -349,7 +360,8 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     let seen = used_by(&daemon, &[("a/two", 3)]);
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
-    let stranger = Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None };
+    let stranger =
+        Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: false };
     strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
     daemon.cards(strange);
     let reason = daemon.report("a/big").reason;
@@ -451,4 +463,129 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
     assert_eq!(daemon.states(["a/stops", "a/alerts"]), [State::Stopping, State::Running]);
     let reason = daemon.report("a/stops").reason;
     assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
+}
+
+/// The same, of which those at these places do not answer.
+fn lost(count: usize, places: &[usize], at: u64) -> Inventory {
+    let mut seen = idle(count, at);
+    for place in places {
+        let card = &mut seen.cards[*place];
+        card.facts.bus = format!("00000000:{:02x}:00.0", 0x1b + place);
+        card.signs.lost = Some("fell off".to_owned());
+        card.findings = health::judge(&card.signs, None);
+    }
+    seen
+}
+
+#[test]
+fn a_card_that_is_well_again_is_told_so_and_anew_when_it_fails_again_but_a_silent_driver_fails_none() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/job", &gpus(1));
+    assert_eq!(daemon.state("a/job"), State::Running);
+    // An upgrade of the driver while jobs run.
+    let driver = Driver::Missing { reason: "the driver in the kernel is of another version".to_owned() };
+    daemon.now += 10;
+    daemon.cards(Inventory { driver, ..lost(1, &[0], daemon.now) });
+    assert_eq!(daemon.told("a/job", "has failed"), 0);
+    let alarm = "alarm: GPU 0 (00000000:1b:00.0) has failed: does not answer (fell off)";
+    for round in 1..3 {
+        daemon.now += 10;
+        daemon.cards(lost(1, &[0], daemon.now));
+        assert_eq!(daemon.told("a/job", alarm), round);
+        assert!(daemon.report("a/job").reason.ends_with(", GPU 0 has failed"));
+        daemon.now += 10;
+        daemon.cards(idle(1, daemon.now));
+        assert_eq!(daemon.told("a/job", "GPU 0 is well again"), round);
+        assert_eq!(daemon.report("a/job").reason, "1 of 1 task(s) running");
+    }
+}
+
+#[test]
+fn cards_of_which_the_same_is_said_are_told_in_one_sentence_and_so_are_lost_ones_that_somebody_has() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(8, 1000));
+    daemon.file("a/has", &gpus(1));
+    assert_eq!(daemon.cards_of("a/has"), [gpu(0)]);
+    daemon.now += 10;
+    daemon.cards(lost(8, &[0, 2, 4, 5, 6, 7], daemon.now));
+    daemon.file("a/all", &gpus(8));
+    let reason = daemon.report("a/all").reason;
+    assert!(reason.contains("; GPU 0, 2 and 4 to 7: lost: does not answer (fell off); "), "{reason}");
+    assert_eq!(reason.matches("does not answer").count(), 1, "{reason}");
+    // One alone is told as ever.
+    daemon.now += 10;
+    daemon.cards(lost(8, &[0], daemon.now));
+    let reason = daemon.report("a/all").reason;
+    assert!(reason.contains("; GPU 0 lost: does not answer (fell off); "), "{reason}");
+}
+
+#[test]
+fn a_card_without_its_device_is_waited_for_and_who_has_it_is_told_of_no_failure() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let without = |at: u64| {
+        let mut seen = idle(1, at);
+        seen.cards[0].signs.no_device = Some("/dev/nvidia0 is missing".to_owned());
+        seen.cards[0].findings = health::judge(&seen.cards[0].signs, None);
+        seen
+    };
+    daemon.cards(without(1000));
+    daemon.file("a/job", &format!("on_gpu_failure = 'stop'\n{}", gpus(1)));
+    let report = daemon.report("a/job");
+    assert_eq!(report.state, State::Waiting);
+    assert!(report.reason.ends_with("; GPU 0 no-device: /dev/nvidia0 is missing"), "{}", report.reason);
+    daemon.now += 10;
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("a/job"), State::Running);
+    daemon.now += 10;
+    daemon.cards(without(daemon.now));
+    assert_eq!((daemon.state("a/job"), daemon.told("a/job", "has failed")), (State::Running, 0));
+}
+
+#[test]
+fn what_was_seen_counts_from_when_the_look_was_over_however_long_it_took() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.now += 20_000;
+    let slow = |begun: u64, took_ms: u64| Inventory { took_ms, ..idle(1, begun) };
+    daemon.cards(slow(daemon.now - 12_000, 6000));
+    daemon.file("a/one", &gpus(1));
+    assert_eq!(daemon.state("a/one"), State::Waiting, "that is 6 s ago");
+    daemon.cards(slow(daemon.now - 6000, 6000));
+    assert_eq!(daemon.state("a/one"), State::Running);
+    // What was given back while it was looked at counts as seen before that.
+    daemon.file("a/two", &gpus(1));
+    daemon.end("a/one");
+    daemon.cards(slow(daemon.now - 1, 1));
+    assert_eq!(daemon.state("a/two"), State::Waiting);
+}
+
+#[test]
+fn of_a_card_that_does_not_tell_its_memory_all_is_had_and_no_share() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(1, 1000);
+    seen.cards[0].facts.memory = None;
+    daemon.cards(seen);
+    daemon.file("a/share", "resources = { cpu = 1, memory = '100MB', gpu_memory = '1GiB' }");
+    daemon.file("a/whole", &gpus(1));
+    assert_eq!(daemon.states(["a/share", "a/whole"]), [State::Invalid, State::Running]);
+    let reason = daemon.report("a/share").reason;
+    assert!(reason.contains("this machine has 1 × card (it does not tell its memory)"), "{reason}");
+}
+
+#[test]
+fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let used = |at: u64, is_ignored: bool| {
+        let mut seen = idle(1, at);
+        let process =
+            Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored };
+        seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
+        seen
+    };
+    daemon.cards(used(1000, false));
+    daemon.file("a/job", &gpus(1));
+    assert_eq!(daemon.state("a/job"), State::Waiting);
+    daemon.now += 10;
+    daemon.cards(used(daemon.now, true));
+    assert_eq!(daemon.state("a/job"), State::Running);
 }

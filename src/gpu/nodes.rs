@@ -1,0 +1,207 @@
+//! Nodes of devices, by which programs reach cards and slices: which have to be there, what is said of one that is not, and what
+//! makes it.
+//!
+//! Drivers make few of them by themselves: after a start of the machine there is often no `/dev/nvidia-uvm`, and without X no
+//! `/dev/nvidia0`, until NVIDIA's libraries, as root, have run `nvidia-modprobe`. A container never does. So they are looked for
+//! whenever the cards are, and made as these libraries would; what is still missing keeps jobs waiting, and not failing.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Card, Instances};
+use crate::ids::GpuUuid;
+use crate::sys::devices::Device;
+use crate::sys::process::run_within;
+
+/// NVIDIA's program that makes them.
+pub const MAKER: &str = "nvidia-modprobe";
+/// How long it may take for one: it may load a module.
+const MAKER_PATIENCE: Duration = Duration::from_secs(10);
+/// So often it is asked for one that is still not there after it; until that one has been there again.
+const TRIES_MAX: u32 = 3;
+
+/// Where nodes lie, and where the kernel's part of the driver tells of itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Places<'a> {
+    pub devices: &'a Path,
+    pub driver: &'a Path,
+}
+
+/// Of this machine.
+pub const PLACES: (&str, &str) = ("/dev", "/proc/driver/nvidia");
+
+impl Default for Places<'_> {
+    fn default() -> Self {
+        Self { devices: Path::new(PLACES.0), driver: Path::new(PLACES.1) }
+    }
+}
+
+/// One that has to be there.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub path: PathBuf,
+    /// As in "…, the device of GPU-1".
+    what: String,
+    /// With another number it would be that of another card or slice.
+    minor: Option<u32>,
+    /// For the program that makes it.
+    arguments: Vec<String>,
+}
+
+/// That something is not there as it has to be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Missing {
+    /// With what there is to do.
+    pub says: String,
+    /// What is not there at all, and may be made so.
+    maker: Option<(PathBuf, Vec<String>)>,
+}
+
+impl Node {
+    /// Whether it is there, as `look` finds it.
+    pub fn check(&self, look: impl Fn(&Path) -> io::Result<Device>) -> Result<(), Missing> {
+        let (path, what) = (self.path.display(), &self.what);
+        let command = format!("{MAKER} {}", self.arguments.join(" "));
+        let other = |says| Err(Missing { says, maker: None });
+        match look(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Missing {
+                says: format!("{path} is missing, {what}; `{command}` makes it"),
+                maker: Some((self.path.clone(), self.arguments.clone())),
+            }),
+            Err(error) => {
+                other(format!("{path}, {what}, cannot be used: {error}; remove it, `{command}` makes it anew"))
+            }
+            Ok(device) if self.minor.is_some() && device.minor != self.minor => {
+                let found = device.minor.map_or("no".to_owned(), |found| found.to_string());
+                other(format!(
+                    "{path} has minor number {found}, and is not {what}; remove it, `{command}` makes it anew"
+                ))
+            }
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+/// Those that belong to no card and without which none is of use.
+pub fn of_all(places: Places<'_>) -> [Node; 2] {
+    let node = |name: &str, arguments: &[&str]| Node {
+        path: places.devices.join(name),
+        what: "which every card needs".to_owned(),
+        minor: None,
+        arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
+    };
+    [node("nvidiactl", &["-c", "255"]), node("nvidia-uvm", &["-c", "0", "-u"])]
+}
+
+pub fn of_card(places: Places<'_>, uuid: &GpuUuid, minor: u32) -> Node {
+    Node {
+        path: places.devices.join(format!("nvidia{minor}")),
+        what: format!("the device of {uuid}"),
+        minor: Some(minor),
+        arguments: vec!["-c".to_owned(), minor.to_string()],
+    }
+}
+
+/// Beside that of its card, whose minor number is `card`: by the files in which the driver says which they are.
+pub fn of_slice(places: Places<'_>, slice: &GpuUuid, card: u32, instances: Instances) -> Result<Vec<Node>, Missing> {
+    let of_gpu = places.driver.join(format!("capabilities/gpu{card}/mig/gi{}", instances.gpu));
+    let accesses = [of_gpu.join("access"), of_gpu.join(format!("ci{}/access", instances.compute))];
+    accesses.iter().map(|access| of_capability(places, slice, access)).collect()
+}
+
+fn of_capability(places: Places<'_>, slice: &GpuUuid, access: &Path) -> Result<Node, Missing> {
+    let minor = std::fs::read_to_string(access).and_then(|text| {
+        let minor = text.lines().find_map(|line| line.strip_prefix("DeviceFileMinor:")?.trim().parse::<u32>().ok());
+        minor.ok_or_else(|| io::Error::other("it does not say a DeviceFileMinor"))
+    });
+    let unread = |error: io::Error| {
+        let says = format!(
+            "{}, by which slice {slice} is reached, cannot be read: {error}; `nvidia-smi -L` shows whether the slice is still there",
+            access.display()
+        );
+        Missing { says, maker: None }
+    };
+    let minor = minor.map_err(unread)?;
+    Ok(Node {
+        path: places.devices.join(format!("nvidia-caps/nvidia-cap{minor}")),
+        what: format!("by which slice {slice} is reached"),
+        minor: Some(minor),
+        arguments: vec!["-f".to_owned(), access.display().to_string()],
+    })
+}
+
+/// Looks for the nodes of cards each time that these are looked at, and has those made that are missing.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    /// The program that makes them; nobody does when absent.
+    maker: Option<String>,
+    /// How often it was asked for those that are not there.
+    tries: BTreeMap<PathBuf, u32>,
+}
+
+impl Keeper {
+    pub(super) fn new(maker: Option<String>) -> Self {
+        Self { maker, tries: BTreeMap::new() }
+    }
+
+    /// Tells cards and slices what they lack.
+    pub(super) fn look(&mut self, places: Places<'_>, cards: &mut [Card]) {
+        // Who has unloaded the driver does not want it back, and to make a node loads it.
+        if cards.iter().all(|card| card.signs.lost.is_some()) {
+            return;
+        }
+        let common = self.lacks(&of_all(places));
+        for card in cards {
+            let Some(minor) = card.facts.minor.filter(|_| card.signs.lost.is_none()) else { continue };
+            let own = self.lacks(&[of_card(places, &card.facts.uuid, minor)]);
+            card.signs.no_device = own.or_else(|| common.clone());
+            for slice in &mut card.slices {
+                let Some(instances) = slice.instances else { continue };
+                slice.unreachable = match of_slice(places, &slice.uuid, minor, instances) {
+                    Ok(nodes) => self.lacks(&nodes),
+                    Err(missing) => Some(missing.says),
+                };
+            }
+        }
+    }
+
+    /// What is said of the first that is missing, once they were made as far as may be.
+    fn lacks(&mut self, nodes: &[Node]) -> Option<String> {
+        nodes.iter().find_map(|node| {
+            let missing = node.check(Device::of);
+            let left =
+                missing.or_else(|missing| if self.make(&missing) { node.check(Device::of) } else { Err(missing) });
+            if left.is_ok() {
+                self.tries.remove(&node.path);
+            }
+            left.err().map(|missing| missing.says)
+        })
+    }
+
+    /// Whether it was tried to make it.
+    fn make(&mut self, missing: &Missing) -> bool {
+        let (Some(program), Some((path, arguments))) = (&self.maker, &missing.maker) else { return false };
+        let tries = self.tries.entry(path.clone()).or_default();
+        if *tries >= TRIES_MAX {
+            return false;
+        }
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let ended = run_within(program, &words, "", MAKER_PATIENCE);
+        if ended.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            // It may come yet.
+            return false;
+        }
+        *tries += 1;
+        match ended {
+            Ok(status) => {
+                tracing::info!(path = %path.display(), %status, "nvidia-modprobe was run for a device that is missing")
+            }
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "nvidia-modprobe cannot make a device that is missing")
+            }
+        }
+        true
+    }
+}
