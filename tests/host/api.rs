@@ -387,9 +387,10 @@ fn a_file_that_was_removed_is_gone_when_that_is_answered() {
     let test = "a_file_that_was_removed_is_gone_when_that_is_answered";
     let Some(instance) = Instance::start(test, "") else { return };
     let ask = |method: &str, path: &str, body: &str| ask_with(&instance, method, path, "", body.as_bytes());
-    let sweep = format!("{HELD}[sweep]\n\"resources.cpu\" = [0.1, 0.2]\n");
+    let sweep = format!("{HELD}[sweep]\nresources.cpu = [0.1, 0.2]\n");
     for text in [HELD, sweep.as_str()] {
-        assert_eq!(ask("PUT", "/v1/jobs/default/gone/file", text).status, 201);
+        let put = ask("PUT", "/v1/jobs/default/gone/file", text);
+        assert_eq!(put.status, 201, "{put:?}");
         let removed = ask("DELETE", "/v1/jobs/default/gone/file", "");
         assert_eq!(removed.json()["message"], "gone: its file is removed", "{removed:?}");
         // It is not in the way of anything any more; what is not there is gone as well.
