@@ -342,7 +342,7 @@ fn what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written
         let checked = ask_with(&instance, "POST", &format!("/v1/check?{of}"), "", text.as_bytes()).json();
         (checked["valid"].clone(), checked["diagnostics"][0]["message"].as_str().unwrap_or_default().to_owned())
     };
-    let sweep = format!("{BEYOND_QUOTA}[sweep]\n\"resources.cpu\" = [0.1, 1]\n");
+    let sweep = format!("{BEYOND_QUOTA}[sweep]\nresources.cpu = [0.1, 1]\n");
     for (key, text, told) in [
         ("default/big", TOO_MUCH, "2000 cpu of "),
         ("open/big", BEYOND_QUOTA, "1 cpu of 0.5 that workspace open may have"),
