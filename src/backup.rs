@@ -63,6 +63,8 @@ pub enum BackupError {
          --replace`); or move the file away to begin anew, when all job files are taken in as new jobs"
     )]
     Emptied { path: PathBuf },
+    #[error("{path} is a link that leads to nothing: is the disk mounted where the state is?")]
+    Astray { path: PathBuf },
     #[error(
         "the daemon of {root} runs (process {pid}); end it first: `systemctl stop trainyard`, or `trainyard --root {root} shutdown`"
     )]
@@ -150,7 +152,9 @@ pub fn begin_anew(paths: &Paths, now: Timestamp) -> Result<usize, BackupError> {
     let file = paths.store_file();
     let is_there = match file.metadata() {
         Ok(found) if found.len() > 0 => return Ok(0),
-        found => found.is_ok(),
+        Ok(_) => true,
+        Err(_) if file.is_symlink() => return Err(BackupError::Astray { path: file }),
+        Err(_) => false,
     };
     let left = left::left_in(paths, &Batch::default())
         .map_err(failed("look at what runs have left in", &paths.workspaces()))?;
@@ -166,11 +170,14 @@ pub fn begin_anew(paths: &Paths, now: Timestamp) -> Result<usize, BackupError> {
     RedbStore::open(&draft)?.commit(&restored::anew(&left, now))?;
     sync_file_system(&draft).map_err(failed("sync", &draft))?;
     fs::rename(&draft, &file).map_err(failed("rename", &draft))?;
+    sync_file_system(&file).map_err(failed("sync", &file))?;
     Ok(left.jobs.len())
 }
 
 /// Copies the state of an installation whose daemon does not run.
 pub fn copy_state(paths: &Paths, _: &Offline, out: &mut dyn Write) -> Result<(), BackupError> {
+    // Else an empty store would be made, and the next start would take that for the state.
+    begin_anew(paths, crate::sys::now())?;
     Ok(RedbStore::open(&paths.store_file())?.reader().copy(out)?)
 }
 

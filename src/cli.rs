@@ -132,7 +132,7 @@ const INNER: [(&str, &str); 7] = [
     ),
     ("direct", "`[mount] direct` in trainyard.toml says what is shown directly"),
     ("enter", "`trainyard exec JOB -- COMMAND` runs a command in a task"),
-    ("hold", "`trainyard exec JOB -- COMMAND` runs a command in a task"),
+    ("hold", "`state = \"held\"` in a job file keeps its job from starting"),
     ("carry", "`trainyard send JOB` copies output to its store"),
     ("registry", "`trainyard image pull NAME` gets an image"),
     ("shim", "a job file in jobs.d runs tasks; `trainyard new JOB` writes one"),

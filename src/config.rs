@@ -12,7 +12,7 @@ mod quotas;
 mod specs;
 mod storage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -91,6 +91,8 @@ pub struct Config {
     pub listen: Vec<Listen>,
     /// Who is told of what happens, by name.
     pub alerts: BTreeMap<AssetName, AlertConfig>,
+    /// Those that have a table.
+    pub named_workspaces: BTreeSet<String>,
     /// How much of the machine workspaces may have.
     pub quotas: Quotas,
     /// What is not taken as the file says it, each by its key.
@@ -247,6 +249,7 @@ impl Config {
             specs: specs::read(&wire.specs, &wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             queue: quotas::queue(&wire.queue).map_err(|(key, message)| value(&path, key, message))?,
             usage: quotas::usage(&wire.usage).map_err(|(key, message)| value(&path, key, message))?,
+            named_workspaces: wire.workspaces.keys().cloned().collect(),
             quotas: quotas::quotas(&wire.workspaces).map_err(|(key, message)| value(&path, key, message))?,
             alerts: alerts::read(wire.alerts).map_err(|(key, message)| value(&path, key, message))?,
             listen: listen::read(wire.listen).map_err(|(key, message)| value(&path, key, message))?,

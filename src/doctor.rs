@@ -183,7 +183,7 @@ fn config(machine: &Machine) -> Verdict {
 fn without_directory(machine: &Machine) -> Vec<String> {
     let config = &machine.config;
     let named: BTreeSet<String> =
-        config.quotas.keys().map(ToString::to_string).chain(config.network.host_workspaces.iter().cloned()).collect();
+        config.named_workspaces.iter().chain(&config.network.host_workspaces).cloned().collect();
     let is_there = |name: &String| {
         let name: Option<WorkspaceName> = name.parse().ok();
         name.is_some_and(|name| name == WorkspaceName::default_workspace() || machine.paths.job_files(&name).is_dir())

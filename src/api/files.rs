@@ -245,6 +245,9 @@ pub(super) fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
 /// How long the daemon may take to see that a file has come or gone.
 const SEEN_WITHIN: Duration = Duration::from_secs(10);
 
+/// And how long it may tell nothing before it is asked again.
+const QUIET: Duration = Duration::from_millis(250);
+
 /// Waits until something is so, by each round of the daemon; false when that takes too long.
 async fn until<F: Future<Output = Result<bool, ApiError>>>(
     context: &Context,
@@ -257,7 +260,11 @@ async fn until<F: Future<Output = Result<bool, ApiError>>>(
             if is_so().await? {
                 return Ok(());
             }
-            rounds.changed().await.map_err(|_| ApiError::Ending)?;
+            // A round in which nothing is published, as of a file that is no job's, tells nobody.
+            match tokio::time::timeout(QUIET, rounds.changed()).await {
+                Ok(round) => round.map_err(|_| ApiError::Ending)?,
+                Err(_) => {}
+            }
         }
     };
     match tokio::time::timeout(SEEN_WITHIN, seen).await {

@@ -65,7 +65,6 @@ impl From<ImageError> for ApiError {
     }
 }
 
-/// Runs what blocks on a thread that may.
 /// An archive that has come, and what it is to become.
 struct Received {
     kind: Kind,

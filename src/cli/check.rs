@@ -27,7 +27,7 @@ pub(super) async fn run(
     effective: bool,
     format: Format,
 ) -> anyhow::Result<Exit> {
-    let mut exit = Exit::Success;
+    let (mut exit, mut answers) = (Exit::Success, true);
     for path in files {
         if is_mask(path) && !is_template(path) {
             tell_masked(path, format)?;
@@ -40,8 +40,16 @@ pub(super) async fn run(
             continue;
         }
         let (mut found, jobs) = check(path, shelf);
-        if !found.iter().any(Diagnostic::is_error) {
-            found.extend(said_by_daemon(client, shelf, path, &jobs).await);
+        if answers && !found.iter().any(Diagnostic::is_error) {
+            match said_by_daemon(client, shelf, path, &jobs).await {
+                Ok(said) => found.extend(said),
+                Err(why) => {
+                    answers = false;
+                    let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
+                    output::aside(&output::plain(&told));
+                }
+            }
+            found.dedup();
         }
         if found.iter().any(Diagnostic::is_error) {
             exit = Exit::Failure;
@@ -113,10 +121,10 @@ impl Made {
 }
 
 /// What a daemon refuses that is good by itself: it knows the machine, and what the workspace may have. Of a sweep one job is
-/// asked about for each size.
-async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Made]) -> Vec<Diagnostic> {
+/// asked about for each size. An error is why it does not answer.
+async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Made]) -> Result<Vec<Diagnostic>, String> {
     let file = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-    let Some(key) = file.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Vec::new() };
+    let Some(key) = file.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for (number, made) in jobs.iter().enumerate() {
         if jobs[..number].iter().any(|other| made.takes_as_much_as(other)) {
@@ -124,19 +132,14 @@ async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Mad
         }
         let said = match tokio::time::timeout(ANSWERS_WITHIN, client.check(&key, &made.text)).await {
             Ok(Ok(checked)) => checked.diagnostics,
-            Ok(Err(ClientError::NotRunning { .. })) => return found,
-            Ok(Err(error)) => return unasked(found, &error.to_string()),
-            Err(_) => return unasked(found, &format!("it has not answered within {} s", ANSWERS_WITHIN.as_secs())),
+            Ok(Err(ClientError::NotRunning { .. })) => return Ok(found),
+            Ok(Err(error)) => return Err(error.to_string()),
+            Err(_) => return Err(format!("it has not answered within {} s", ANSWERS_WITHIN.as_secs())),
         };
         let errors = said.into_iter().filter(Diagnostic::is_error);
         found.extend(errors.map(|error| Diagnostic { file: path.display().to_string(), ..error }));
     }
-    found
-}
-
-fn unasked(found: Vec<Diagnostic>, why: &str) -> Vec<Diagnostic> {
-    output::aside(&output::plain(&format!("whether the machine has room for it the daemon does not say: {why}")));
-    found
+    Ok(found)
 }
 
 /// What there is to say, and the jobs that the file makes by their names.

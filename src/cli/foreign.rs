@@ -29,7 +29,7 @@ const VERBS: [(&[&str], &str); 14] = [
     (&["nodes", "sinfo", "gpus", "nvidia-smi"], "`trainyard gpu` shows the cards and who has them"),
     (&["sacct", "billing", "quota"], "`trainyard usage` tells who has used what, `trainyard workspace` what is kept"),
     (&["stats", "monitor", "htop"], "`trainyard top` shows what jobs and cards do"),
-    (&["pause", "suspend", "hold", "resume", "unpause"], "`state = \"held\"` in the job file keeps it from starting"),
+    (&["pause", "suspend", "resume", "unpause"], "`state = \"held\"` in the job file keeps it from starting"),
     (&["validate", "lint", "verify"], "`trainyard check FILE` tells what is wrong with a job file"),
 ];
 
@@ -65,11 +65,9 @@ fn is_of(error: &clap::Error, verb: &str) -> bool {
 
 fn without_hidden(error: &mut clap::Error) {
     let Some(ContextValue::Strings(similar)) = error.remove(ContextKind::SuggestedSubcommand) else { return };
-    let (hidden, shown): (Vec<_>, Vec<_>) = similar.into_iter().partition(|verb| super::is_hidden(verb));
+    let shown: Vec<String> = similar.into_iter().filter(|verb| !super::is_hidden(verb)).collect();
     if !shown.is_empty() {
         error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(shown));
-    } else if hidden.is_empty() {
-        error.remove(ContextKind::Suggested);
     }
 }
 
@@ -101,8 +99,7 @@ mod tests {
     fn no_word_of_others_is_a_verb_of_ours() {
         let ours = <Verb as clap::Subcommand>::augment_subcommands(clap::Command::new("trainyard"));
         for word in VERBS.iter().flat_map(|(words, _)| *words) {
-            let is_hidden = super::super::is_hidden(word);
-            assert!(is_hidden || ours.find_subcommand(word).is_none(), "{word}");
+            assert!(ours.find_subcommand(word).is_none(), "{word}");
         }
     }
 }

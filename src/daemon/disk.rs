@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::DaemonError;
+use crate::backup::BackupError;
 use crate::config::{InForce, Paths};
 use crate::reconcile::{Event, Free};
 use crate::sys::file::{free_for_all_and_root, has_files_for_root, has_no_room, has_room_for_root};
@@ -112,7 +113,7 @@ fn without_room(places: &[PathBuf]) -> Option<&Path> {
 }
 
 fn is_no_room(error: &DaemonError) -> bool {
-    if let DaemonError::Store(error) = error {
+    if let DaemonError::Store(error) | DaemonError::Anew(BackupError::Store(error)) = error {
         return error.is_no_room();
     }
     let causes = std::iter::successors(error.source(), |cause| Error::source(*cause));

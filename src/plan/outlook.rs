@@ -15,9 +15,9 @@ use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::gpu::deck::{CARD, Piece, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
-/// So often what is free at a time, or a card then, is looked at to foresee starts, for each that waits; those that are further
-/// behind when that is used up are told none.
-const LOOKS_EACH: usize = 20_000;
+/// So often what is free at a time, or a card then, is looked at to foresee starts, each time that one looks ahead; those that are
+/// further behind when that is used up are told none.
+const LOOKS: usize = 10_000_000;
 /// So many of the first in the queue are known by their names.
 const FIRST: usize = 200;
 
@@ -85,7 +85,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let ordered = ordered(snapshot, most);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let mut clock = Some(Clock::new(snapshot, LOOKS_EACH.saturating_mul(ordered.len())));
+    let mut clock = Some(Clock::new(snapshot, LOOKS));
     // Many want the same.
     let mut known: BTreeMap<&[Wish], (CardsFor, Arc<[usize]>)> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
@@ -160,7 +160,7 @@ impl Outlook {
             let held = &holder.amount;
             // Where cards are not looked at one by one, any will do.
             let has_such =
-                standing.places.is_empty() || holder.places.iter().any(|place| standing.places.contains(place));
+                holder.places.is_empty() || holder.places.iter().any(|place| standing.places.contains(place));
             (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0 && has_such)
         })
     }

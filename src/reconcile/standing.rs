@@ -68,6 +68,10 @@ impl<S: Store> Reconciler<S> {
         let in_place = format!("in place {place} of the queue, which begins with {first}");
         match self.behind(key, outlook, standing) {
             Behind::Quota => format!("{}; {in_place}", self.quota_reason(key, outlook, standing)),
+            // Which cards are out of use the first is told, and who waits for nothing else.
+            Behind::Room if !lacking(outlook, standing).is_empty() => {
+                format!("{}; {in_place}", room(key, outlook, standing))
+            }
             Behind::Room => format!("{}; {in_place}", self.room_reason(key, outlook, standing)),
             Behind::Others => {
                 format!(

@@ -1,6 +1,6 @@
 //! Whole files and trees: written so that a reader or a crash sees the old or the new, never a part.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -522,31 +522,55 @@ pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut
 
 /// What people have noted of a file or directory themselves (`user.*`).
 pub fn copy_user_attributes(source: impl AsFd, target: impl AsFd) -> io::Result<()> {
-    user_attributes(source)?.iter().try_for_each(|(name, value)| fsetxattr_if_any(&target, name, value))
+    let mut value = vec![0; ATTRIBUTES_MAX];
+    for name in user_attributes(&source)? {
+        if let Some(count) = user_attribute(&source, &name, &mut value)? {
+            fsetxattr_if_any(&target, &name, value.get(..count).unwrap_or_default())?;
+        }
+    }
+    Ok(())
 }
 
-/// By their names, as [`copy_user_attributes`] takes them along; none where the file system has none.
-pub fn user_attributes(of: impl AsFd) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
-    let mut names = vec![0; 64 << 10];
+/// Whether both have the same of what [`copy_user_attributes`] takes along.
+pub fn have_same_user_attributes(one: impl AsFd, other: impl AsFd) -> io::Result<bool> {
+    let names = user_attributes(&one)?;
+    if names != user_attributes(&other)? {
+        return Ok(false);
+    }
+    let mut values = [vec![0; ATTRIBUTES_MAX], vec![0; ATTRIBUTES_MAX]];
+    for name in names {
+        let [first, second] = &mut values;
+        let counts = [user_attribute(&one, &name, first)?, user_attribute(&other, &name, second)?];
+        let [Some(of_first), Some(of_second)] = counts else { return Ok(false) };
+        if first.get(..of_first) != second.get(..of_second) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Bytes of one value, and of all names, that the kernel takes.
+const ATTRIBUTES_MAX: usize = 64 << 10;
+
+/// Their names; none where the file system has none.
+fn user_attributes(of: impl AsFd) -> io::Result<BTreeSet<Vec<u8>>> {
+    let mut names = vec![0; ATTRIBUTES_MAX];
     let length = match rustix::fs::flistxattr(&of, &mut names) {
         Ok(length) => length,
         Err(Errno::NOTSUP) => 0,
         Err(errno) => return Err(errno.into()),
     };
-    let mut value = vec![0; 64 << 10];
-    let mut found = BTreeMap::new();
-    for name in names.get(..length).unwrap_or_default().split(|byte| *byte == 0) {
-        if !name.starts_with(b"user.") {
-            continue;
-        }
-        match rustix::fs::fgetxattr(&of, name, &mut value) {
-            Ok(count) => drop(found.insert(name.to_vec(), value.get(..count).unwrap_or_default().to_vec())),
-            // Taken away meanwhile.
-            Err(Errno::NODATA) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+    let names = names.get(..length).unwrap_or_default().split(|byte| *byte == 0);
+    Ok(names.filter(|name| name.starts_with(b"user.")).map(<[u8]>::to_vec).collect())
+}
+
+/// How many bytes it has, unless it was taken away meanwhile.
+fn user_attribute(of: impl AsFd, name: &[u8], value: &mut [u8]) -> io::Result<Option<usize>> {
+    match rustix::fs::fgetxattr(&of, name, value) {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(errno.into()),
     }
-    Ok(found)
 }
 
 /// A file system may have none: the content is what counts.

@@ -113,6 +113,12 @@ fn where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mix
     let told = String::from_utf8_lossy(&refused.stderr);
     assert!(!refused.status.success() && told.contains("state.redb is empty"), "{told}");
     fs::remove_file(&state).unwrap();
+    std::os::unix::fs::symlink("/nowhere/state.redb", &state).unwrap();
+    let refused = instance.cli(&["daemon"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a link that leads to nothing"), "{refused:?}");
+    fs::remove_file(&state).unwrap();
+    // A backup makes no empty state that the next start would go on with.
+    instance.ok(&["backup", &instance.root().join("b.tar.zst").display().to_string()]);
     instance.restart_daemon();
     assert_eq!(instance.wait_end("a", 2)["state"], "succeeded");
     assert_eq!(instance.wait_end("b", 2)["state"], "failed");

@@ -121,6 +121,10 @@ impl Nodes {
 
     /// What was made last in this directory came to be so large.
     pub(super) fn learn(&mut self, directory: u64, came_to: Size) {
+        // It may have been removed meanwhile, and nobody would forget it again.
+        if self.table.identity(directory).is_none() {
+            return;
+        }
         match came_to {
             Size::Small => self.hold_small.insert(directory),
             Size::Large => self.hold_small.remove(&directory),

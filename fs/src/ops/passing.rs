@@ -11,8 +11,9 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering;
 
+use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::libc::{S_ISGID, S_ISUID};
+use nix::libc::{EINVAL, S_ISGID, S_ISUID};
 
 use super::files::OpenFile;
 use super::{Access, Ops, lock};
@@ -160,7 +161,12 @@ impl<T: Tree> Ops<T> {
     /// For a caller that holds the namespace, or who asks again when it does.
     fn has_writer(&self, ino: u64) -> bool {
         let opened = self.pin_while_names_stay(ino).and_then(|(pin, _)| pin.open(OFlag::O_RDONLY));
-        opened.is_ok_and(|file| sys::has_writer(&file).unwrap_or(false))
+        match opened {
+            // Where the file system knows no leases, nobody can tell.
+            Ok(file) => sys::has_writer(&file).unwrap_or_else(|error| error.raw_os_error() != Some(EINVAL)),
+            // Who cannot look, for want of descriptors or memory, does not know that nobody writes.
+            Err(error) => !matches!(error.errno(), Errno::ENOENT | Errno::ESTALE),
+        }
     }
 }
 

@@ -6,16 +6,16 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstatat};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::fstatat;
 use nix::unistd::linkat;
 
 use super::{Replaced, Version};
 use crate::assets::manifest::{Before, Entry, Kind, hash_of};
 use crate::assets::{OWN, manifest_of};
-use crate::sys::file::user_attributes;
+use crate::sys::file::have_same_user_attributes;
 use crate::sys::pause;
-use crate::sys::walk::Item;
+use crate::sys::walk::{self, Item};
 
 /// The version before.
 pub(super) struct Shared {
@@ -27,11 +27,10 @@ pub(super) struct Shared {
     is_damaged: bool,
 }
 
-/// Whether people's own attributes (labels, where from) are those of the item as well.
-fn has_the_same_attributes(theirs: &File, item: &Item<'_>) -> io::Result<bool> {
-    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let own = File::from(openat(item.directory, item.name, flags, Mode::empty())?);
-    Ok(user_attributes(theirs)? == user_attributes(&own)?)
+/// Whether people's own attributes (labels, where from) are those of the item as well; not where that cannot be seen.
+fn has_the_same_attributes(theirs: &File, item: &Item<'_>) -> bool {
+    let own = walk::open(item.directory, item.name, OFlag::empty());
+    own.and_then(|own| have_same_user_attributes(theirs, &own)).unwrap_or(false)
 }
 
 impl Shared {
@@ -59,7 +58,7 @@ impl Shared {
         let is_alike = theirs_is.is_file()
             && (theirs_is.uid(), theirs_is.gid(), theirs_is.mode()) == (own.st_uid, own.st_gid, own.st_mode)
             && theirs_is.ino() != own.st_ino;
-        if !is_alike || !has_the_same_attributes(&theirs, item)? || !self.is_whole(this, &theirs, entry) {
+        if !is_alike || !has_the_same_attributes(&theirs, item) || !self.is_whole(this, &theirs, entry) {
             return Ok(());
         }
         let aside = format!("{OWN}{}.link", this.version);

@@ -32,11 +32,14 @@ pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), Engin
     }
     let told = || failed("set code and data aside");
     workdirs::make_workspace(paths, run).map_err(told())?;
-    create_dir(&paths.job(key), 0o755).map_err(told())?;
-    create_dir(&paths.job(key).join("runs"), 0o755).map_err(told())?;
     let draft = place.with_extension(format!("aside-{number}.new"));
     remove_tree(&draft).map_err(told())?;
-    create_dir(&draft, 0o700).map_err(told())?;
+    let make = || {
+        create_dir(&paths.job(key), 0o755)?;
+        create_dir(&paths.job(key).join("runs"), 0o755)?;
+        create_dir(&draft, 0o700)
+    };
+    workdirs::again_if_gone(make).map_err(told())?;
     let is_others = |dataset: &Dataset| {
         dataset.source == DataSource::Model && dataset.name.as_str() != run.identity.key.job.as_str()
     };

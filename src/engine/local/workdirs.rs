@@ -59,7 +59,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
 }
 
 /// Who takes away what a removed job has left takes empty directories with it, also one that was just made.
-fn again_if_gone(make: impl Fn() -> io::Result<()>) -> io::Result<()> {
+pub(super) fn again_if_gone(make: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..GONE {
         match make() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}

@@ -242,13 +242,16 @@ fn starts_are_foreseen_card_by_card_with_shares_and_slices() {
 fn who_has_cards_that_are_of_no_use_to_a_run_is_no_holder_of_what_it_waits_for() {
     let live = [holds(101, 0, None, None), holds(102, 1, None, None)];
     let kind = |kind: &str| Wish { kind: Some(kind.to_owned()), ..wish(Part::Whole) };
-    let outlook = foreseen(&live, [wants(1, &[kind("card B")], None), wants(2, &[wish(Part::Whole)], None)]);
+    let waits = [kind("card B"), wish(Part::Whole), kind("card Z")];
+    let waits = (1..).zip(&waits).map(|(number, wish)| wants(number, std::slice::from_ref(wish), None));
+    let outlook = foreseen(&live, waits);
     let holders = |number| {
         let standing = outlook.of(&key(number)).unwrap();
         outlook.holders_for(standing).map(|holder| holder.key.clone()).collect::<Vec<_>>()
     };
     assert_eq!(holders(1), [key(102)]);
     assert_eq!(holders(2), [key(101), key(102)]);
+    assert_eq!(holders(3), [], "there is no such card");
 }
 
 #[test]
