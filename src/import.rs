@@ -14,6 +14,7 @@ mod json;
 mod kubeflow;
 mod node;
 pub mod openpai_export;
+pub mod openpai_lacks;
 mod openpai_tasks;
 mod openpai_v1;
 mod openpai_v2;

@@ -11,6 +11,7 @@ use super::output::{self, Format};
 use super::shelf::{self, Shelf};
 use super::{Exit, unreadable};
 use crate::import::openpai_export::export;
+use crate::import::openpai_lacks::lacks;
 use crate::import::{Imported, import};
 use crate::spec::{Diagnostic, parse};
 use crate::sys::file::read_limited;
@@ -161,6 +162,9 @@ pub(super) fn run_export(name: &str, text: &str) -> anyhow::Result<Exit> {
         found.iter().for_each(|diagnostic| output::error(&diagnostic.to_string()));
         return Ok(Exit::Failure);
     };
+    for lack in lacks(&spec) {
+        output::error(&format!("{name}: OpenPAI does not run it so: {lack}"));
+    }
     let job = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
     let document = export(job.trim_end_matches(".toml"), &spec);
     output::line(&serde_json::to_string_pretty(&document)?)?;

@@ -60,6 +60,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(beyond_the_platform(spec));
     out.extend(lost::roles(spec));
     out.extend(lost::unknown_role(spec));
+    out.extend(lost::quotes(spec));
     out.extend(lost::params(spec));
     out.extend(lost::namesake(spec));
     out.extend(ports_on_one_network(spec));

@@ -39,6 +39,8 @@ pub(super) enum Last {
     Comment,
     /// A line of a document, or the mark behind it.
     Document(String),
+    /// A word within such a quote, which is not closed.
+    Quote(char),
 }
 
 /// What a command runs, in the order in which each ends, so that what runs within a word comes before; of a text within as well, where a
@@ -79,20 +81,36 @@ fn given_text(words: &[String], document: Option<&String>) -> Option<(usize, Str
     if words.first()? == "eval" {
         return Some((0, words.get(1..)?.join(" ")));
     }
+    let (shell, text) = shell_and_text(words)?;
+    let text = match text {
+        Some(place) => words.get(place),
+        None => document,
+    };
+    Some((shell, text?.clone()))
+}
+
+/// Which word is a shell, and which the text that an option gives it; none where it reads one.
+fn shell_and_text(words: &[String]) -> Option<(usize, Option<usize>)> {
     let shell = words.iter().position(|word| SHELLS.contains(&name(word)))?;
-    let mut options = words.iter().skip(shell + 1);
-    while let Some(option) = options.next() {
+    let mut options = words.iter().enumerate().skip(shell + 1);
+    while let Some((_, option)) = options.next() {
         let option = option.strip_prefix('-')?;
         match option.starts_with('-') {
             false if option.contains('c') => {
-                return Some((shell, options.find(|word| !word.starts_with('-'))?.clone()));
+                return Some((shell, Some(options.find(|(_, word)| !word.starts_with('-'))?.0)));
             }
             false if option.contains('s') => break,
             _ if option.ends_with('o') => drop(options.next()),
             _ => {}
         }
     }
-    Some((shell, document?.clone()))
+    Some((shell, None))
+}
+
+/// The text that a shell is given by the last of the words; what is put behind that is the text's own, from `$0` on.
+pub(super) fn text_at_end(words: &[String]) -> Option<&String> {
+    let (_, place) = shell_and_text(words)?;
+    words.last().filter(|_| place == words.len().checked_sub(1))
 }
 
 /// Of a program, without its directories.
@@ -171,7 +189,10 @@ impl<'t> Reader<'t> {
         self.depth -= 1;
         self.list(close);
         self.depth += 1;
-        self.last = Last::Command;
+        // What is open within is open.
+        if !matches!(self.last, Last::Quote(_)) {
+            self.last = Last::Command;
+        }
     }
 
     fn take(&mut self, text: &str) -> bool {
@@ -200,16 +221,28 @@ impl<'t> Reader<'t> {
         while !self.rest.is_empty() && !self.rest.starts_with(is_end) {
             word.is_quoted |= self.rest.starts_with(['\'', '"', '\\']) && !self.rest.starts_with("\\\n");
             if self.take("'") {
+                self.open('\'', !self.rest.contains('\''));
                 word.text.push_str(self.before('\''));
             } else if self.take("\"") {
-                while !self.rest.is_empty() && !self.take("\"") {
-                    self.piece(&mut word.text, |c| "$`\"\\".contains(c));
+                let mut is_open = true;
+                while !self.rest.is_empty() && is_open {
+                    is_open = !self.take("\"");
+                    if is_open {
+                        self.piece(&mut word.text, |c| "$`\"\\".contains(c));
+                    }
                 }
+                self.open('"', is_open);
             } else {
                 self.piece(&mut word.text, |_| true);
             }
         }
         word
+    }
+
+    fn open(&mut self, quote: char, is_open: bool) {
+        if is_open {
+            self.last = Last::Quote(quote);
+        }
     }
 
     /// A letter, what a backslash makes of one that it may stand before, or `$` for what the shell replaces.

@@ -108,6 +108,11 @@ impl Fields {
         self.entries.iter().any(|(known, node)| known == name && !node.is_null())
     }
 
+    /// The field is this text; it is not taken.
+    pub(super) fn says(&self, name: &str, text: &str) -> bool {
+        self.entries.iter().any(|(known, node)| known == name && node.scalar().as_deref() == Some(text))
+    }
+
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ImportError> {
         let Some(node) = self.take(name) else { return Ok(None) };
         let text = node.scalar();

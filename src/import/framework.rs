@@ -18,10 +18,14 @@ const DOCUMENT: &Fates = &[
 const TASK: &Fates =
     &[("podGracefulDeletionTimeoutSec", Fate::Lost("write stop_grace, which counts for the whole job"))];
 
-/// What the controller tells its tasks beside its own name and the role's, which are put into `env`.
-const VARIABLES: [(&str, &str); 4] = [
-    ("FC_TASK_INDEX", "write $TRAINYARD_TASK_INDEX"),
-    ("FC_FRAMEWORK_ATTEMPT_ID", "write $TRAINYARD_ATTEMPT, which counts from 1"),
+/// What tasks are told here as well, counted as the controller counts.
+const GIVEN: [&str; 5] =
+    ["FC_FRAMEWORK_NAME", "FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_ID", ATTEMPT_OF_TASK];
+const ATTEMPT_OF_TASK: &str = "FC_TASK_ATTEMPT_ID";
+
+/// What else the controller tells its tasks.
+const VARIABLES: [(&str, &str); 3] = [
+    (ATTEMPT_OF_TASK, "it is 0 here, also in a task that is started again"),
     ("FC_", "there is no such variable here; see the table of variables in docs/JOBS.md"),
     ("FB_", "addresses are in $TRAINYARD_<ROLE>_HOSTS and need no waiting: all tasks of a job start together here"),
 ];
@@ -95,10 +99,11 @@ fn read_role(fields: &mut Fields, draft: &mut Draft) -> Result<DraftRole, Import
             draft.lose(field, why);
         }
     }
-    if let Some(restarts) = pod::read(task.object("pod")?, &mut role, draft)? {
+    let pod = pod::read(task.object("pod")?, &pod::Names::default(), &mut role, draft)?;
+    if let Some(restarts) = pod.restarts {
         restarts.apply(None, &mut role, &mut draft.losses);
     }
-    variables(&mut role, draft);
+    variables(&role, draft);
     task.leave(TASK, &mut draft.losses);
     Ok(role)
 }
@@ -113,20 +118,19 @@ fn completion(role: &mut DraftRole, mut fields: Fields, losses: &mut Vec<Loss>) 
     Ok(())
 }
 
-/// Names are put in where a command asks for them; what differs from task to task is told.
-fn variables(role: &mut DraftRole, draft: &mut Draft) {
+/// Tells what a command asks for and is not told here.
+fn variables(role: &DraftRole, draft: &mut Draft) {
     let mut text = match &role.command {
         Command::Shell(text) => text.clone(),
         Command::Exec(words) => words.join(" "),
         Command::Default => String::new(),
     };
     text.push_str(&format!(" {}", role.arguments.join(" ")));
-    let given = [("FC_FRAMEWORK_NAME", draft.name.clone()), ("FC_TASKROLE_NAME", role.name.clone())];
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("FC_") || word.starts_with("FB_")).collect();
     for name in asked {
-        if let Some((_, value)) = given.iter().find(|(known, _)| *known == name) {
-            role.env.push((name.to_owned(), value.clone()));
+        let counts = name == ATTEMPT_OF_TASK && role.tries_again();
+        if GIVEN.contains(&name) && !counts || role.env.iter().any(|(known, _)| known == name) {
             continue;
         }
         let is_meant = |(known, _): &&(&str, &str)| *known == name || known.ends_with('_') && name.starts_with(known);

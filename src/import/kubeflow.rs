@@ -3,13 +3,17 @@
 use super::draft::{Draft, DraftRole, Holds};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
-use super::{ImportError, Imported, pod};
+use super::{ImportError, Imported, Loss, pod};
 use crate::spec::Main;
 
 struct Kind {
     name: &'static str,
     replicas: &'static str,
     framework: &'static str,
+    /// How the container is called that the operator takes for the task's.
+    container: &'static str,
+    /// Of a port of that container tasks are told, where it has this name.
+    port: Option<Port>,
     /// Roles that decide how the job ends, the first one that there is.
     deciding: &'static [&'static str],
     /// Roles that the job does not wait for.
@@ -18,11 +22,25 @@ struct Kind {
     restarts: &'static str,
 }
 
+struct Port {
+    name: &'static str,
+    /// What the operator fills in, and what tasks here are told.
+    number: u16,
+    /// The variable that tells of it.
+    variable: &'static str,
+}
+
+const fn port(name: &'static str, number: u16, variable: &'static str) -> Option<Port> {
+    Some(Port { name, number, variable })
+}
+
 const KINDS: [Kind; 7] = [
     Kind {
         name: "TFJob",
         replicas: "tfReplicaSpecs",
         framework: "tensorflow",
+        container: "tensorflow",
+        port: port("tfjob-port", 2222, "TF_CONFIG"),
         deciding: &["chief", "master"],
         serving: &["ps", "evaluator"],
         restarts: "Never",
@@ -31,6 +49,8 @@ const KINDS: [Kind; 7] = [
         name: "PyTorchJob",
         replicas: "pytorchReplicaSpecs",
         framework: "pytorch",
+        container: "pytorch",
+        port: port("pytorchjob-port", 23456, "MASTER_PORT"),
         deciding: &["master"],
         serving: &[],
         restarts: "OnFailure",
@@ -39,6 +59,8 @@ const KINDS: [Kind; 7] = [
         name: "MXJob",
         replicas: "mxReplicaSpecs",
         framework: "mxnet",
+        container: "mxnet",
+        port: port("mxjob-port", 9091, "MX_CONFIG"),
         deciding: &[],
         serving: &["scheduler", "server"],
         restarts: "Never",
@@ -47,6 +69,8 @@ const KINDS: [Kind; 7] = [
         name: "XGBoostJob",
         replicas: "xgbReplicaSpecs",
         framework: "xgboost",
+        container: "xgboost",
+        port: port("xgboostjob-port", 9999, "MASTER_PORT and WORKER_PORT"),
         deciding: &["master"],
         serving: &[],
         restarts: "Never",
@@ -55,6 +79,8 @@ const KINDS: [Kind; 7] = [
         name: "PaddleJob",
         replicas: "paddleReplicaSpecs",
         framework: "paddle",
+        container: "paddle",
+        port: port("master", 36543, "PADDLE_MASTER"),
         deciding: &["master"],
         serving: &[],
         restarts: "OnFailure",
@@ -63,6 +89,8 @@ const KINDS: [Kind; 7] = [
         name: "JAXJob",
         replicas: "jaxReplicaSpecs",
         framework: "jax",
+        container: "jax",
+        port: port("jaxjob-port", 6666, "COORDINATOR_PORT"),
         deciding: &[],
         serving: &[],
         restarts: "Never",
@@ -71,6 +99,8 @@ const KINDS: [Kind; 7] = [
         name: "MPIJob",
         replicas: "mpiReplicaSpecs",
         framework: "mpi",
+        container: "mpi",
+        port: None,
         deciding: &["launcher"],
         serving: &["worker"],
         restarts: "Never",
@@ -93,13 +123,12 @@ const SPEC: &Fates = &[
     ),
     ("enableDynamicWorker", Fate::Lost("the number of tasks is fixed here")),
     ("sshAuthMountPath", Fate::Nothing("ranks are started without ssh")),
-    ("mpiImplementation", Fate::Lost("the hostfile is written for all of them; see docs/JOBS.md")),
+    ("mpiImplementation", Fate::Lost("the hostfile is written for all of them; see docs/CONTRACTS.md, MPI")),
     (
         "launcherCreationPolicy",
         Fate::Lost("all tasks of a job start together here; let the launcher wait for the workers"),
     ),
     ("runLauncherAsWorker", Fate::Lost("the launcher only launches")),
-    ("mainContainer", Fate::Nothing("a task has one container")),
 ];
 
 const POLICY: &Fates = &[
@@ -134,11 +163,15 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
     let is_bound = run_policy_here(&mut spec, &mut draft)? || is_bound;
     processes(&mut spec, &mut draft)?;
     let slots = spec.number("slotsPerWorker", 1)?.unwrap_or(1);
+    let main_container = spec.text("mainContainer")?;
+    // The MPI operator itself takes the first one, whatever it is called.
+    let container = main_container.as_deref().or((!launches_by_job).then_some(kind.container));
     let shape = Shape {
         kind,
         slots: Some(slots).filter(|_| kind.framework == "mpi"),
         most: is_bound.then_some(draft.retries),
         launches_by_job,
+        container,
     };
     shape.roles(spec.object(kind.replicas)?, &mut draft)?;
     draft.came_from(&spec, &[("roles", &[kind.replicas])]);
@@ -192,8 +225,10 @@ fn processes(spec: &mut Fields, draft: &mut Draft) -> Result<(), ImportError> {
 }
 
 /// What a job says of all its roles.
-struct Shape {
+struct Shape<'s> {
     kind: &'static Kind,
+    /// How the container is called that does the work, where that is not just the first.
+    container: Option<&'s str>,
     /// Of a worker, where ranks are launched.
     slots: Option<i64>,
     /// How often containers are started again, where something bounds it.
@@ -202,10 +237,11 @@ struct Shape {
     launches_by_job: bool,
 }
 
-impl Shape {
+impl Shape<'_> {
     /// Replica types are the names of the fields.
     fn roles(&self, specs: Fields, draft: &mut Draft) -> Result<(), ImportError> {
         let path = specs.path().to_owned();
+        let mut met = Vec::new();
         for (name, node) in specs.rest() {
             let mut fields = Fields::of(node, &format!("{path}.{name}"))?;
             let serves = self.kind.serving.contains(&name.to_lowercase().as_str());
@@ -220,7 +256,8 @@ impl Shape {
             let mut role = DraftRole::new(name.to_lowercase(), count);
             role.came_from(&fields, &[("count", &["replicas"])]);
             role.holds_open(if serves { Holds::No } else { Holds::Yes });
-            self.restarts_and_pod(&mut fields, &mut role, draft)?;
+            let meeting = self.restarts_and_pod(&mut fields, &mut role, draft)?;
+            met.extend(meeting.map(|meeting| (role.name.clone(), meeting)));
             if let Some(slots) = self.slots.filter(|_| serves) {
                 // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
                 role.waits_for_ranks();
@@ -233,6 +270,9 @@ impl Shape {
             // It bounds how often these tasks are started again; the job is not beside that.
             draft.retries = 0;
         }
+        if let Some(port) = &self.kind.port {
+            meet(port, met, draft);
+        }
         Ok(())
     }
 
@@ -242,13 +282,32 @@ impl Shape {
         fields: &mut Fields,
         role: &mut DraftRole,
         draft: &mut Draft,
-    ) -> Result<(), ImportError> {
+    ) -> Result<Option<pod::Meeting>, ImportError> {
         let by_job = self.launches_by_job && role.name == "launcher";
         let filled_in = if by_job { "OnFailure" } else { self.kind.restarts };
         let restarts = pod::Restarts::take(fields)?.unwrap_or_else(|| pod::Restarts::filled_in(fields, filled_in));
         let most = self.most.or_else(|| by_job.then_some(LAUNCHER_RESTARTS));
         restarts.apply(most, role, &mut draft.losses);
-        pod::read(fields.object("template")?, role, draft).map(drop)
+        let names = pod::Names { container: self.container, port: self.kind.port.as_ref().map(|port| port.name) };
+        pod::read(fields.object("template")?, &names, role, draft).map(|pod| pod.meeting)
+    }
+}
+
+/// Ports of roles that are not what the operator fills in: PyTorch's tasks are told that of the one that leads.
+fn meet(known: &Port, met: Vec<(String, pod::Meeting)>, draft: &mut Draft) {
+    let has_master = draft.roles.iter().any(|role| role.name == "master");
+    for (role, meeting) in met.into_iter().filter(|(_, meeting)| meeting.port != known.number) {
+        if draft.framework != Some("pytorch") {
+            let why = format!(
+                "{}: the operator tells tasks of it in {}, which here names {}; let the command listen there",
+                meeting.port, known.variable, known.number
+            );
+            draft.losses.push(Loss { field: meeting.field, line: meeting.line, why });
+        } else if role == "master" || !has_master {
+            // What `torchrun` reads as well.
+            let both = ["MASTER_PORT", "PET_MASTER_PORT"].map(|name| (name.to_owned(), meeting.port.to_string()));
+            draft.env.extend(both);
+        }
     }
 }
 

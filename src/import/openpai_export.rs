@@ -1,4 +1,5 @@
-//! A job as OpenPAI's v1 JSON. What that format cannot say lies in `extras.trainyard`, from where an import takes it back.
+//! A job as OpenPAI's v1 JSON. What that format cannot say lies in `extras.trainyard`, from where an import takes it back; what of
+//! it OpenPAI cannot run, `openpai_lacks` tells.
 
 use serde_json::{Map, Value, json};
 
@@ -28,12 +29,35 @@ pub(super) fn can_name(name: &str) -> bool {
 }
 
 fn is_of_name(letter: char) -> bool {
-    letter.is_ascii_alphanumeric() || "-._~".contains(letter)
+    letter == '-' || is_of_part(letter)
+}
+
+/// Of the names of roles and of the labels of ports, which have no `-` there.
+fn is_of_part(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "._~".contains(letter)
 }
 
 /// A job's name, which may be in any script, as OpenPAI takes it.
 fn fitted(name: &str) -> String {
     name.chars().map(|letter| if is_of_name(letter) { letter } else { '-' }).collect()
+}
+
+fn fitted_part(name: &str) -> String {
+    name.chars().map(|letter| if is_of_part(letter) { letter } else { '_' }).collect()
+}
+
+/// The names of the roles as OpenPAI takes them; of those that would be one, the later ones have a number behind it.
+pub(super) fn fitted_roles(spec: &JobSpec) -> Vec<String> {
+    let own = |name: &str| spec.members().any(|role| role.name.as_str() == name);
+    let mut out: Vec<String> = Vec::new();
+    for role in spec.members() {
+        let fitted = fitted_part(role.name.as_str());
+        let is_free = |name: &String| name == role.name.as_str() || !own(name) && !out.contains(name);
+        let numbered = (2_u64..).map(|number| format!("{fitted}_{number}"));
+        let name = std::iter::once(fitted.clone()).chain(numbered).find(is_free);
+        out.extend(name);
+    }
+    out
 }
 
 /// The job `name` as a document of OpenPAI.
@@ -54,7 +78,7 @@ pub fn export(name: &str, spec: &JobSpec) -> Value {
 }
 
 /// OpenPAI has one for all roles.
-fn image(spec: &JobSpec) -> String {
+pub(super) fn image(spec: &JobSpec) -> String {
     spec.roles.first().map(|role| role.image.to_string()).unwrap_or_default()
 }
 
@@ -123,9 +147,10 @@ fn extras(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
 
 fn task_roles(name: &str, spec: &JobSpec) -> Vec<Value> {
     let sample = Sample::of(name, spec);
-    let of_role =
-        |role: &Role| sample.tasks(spec).find(|task| task.role.name == role.name).map(|task| task_role(&task));
-    spec.members().filter_map(of_role).collect()
+    let of_role = |(role, there): (&Role, String)| {
+        sample.tasks(spec).find(|task| task.role.name == role.name).map(|task| task_role(&task, &there))
+    };
+    spec.members().zip(fitted_roles(spec)).filter_map(of_role).collect()
 }
 
 /// Variables that every role has alike.
@@ -134,25 +159,27 @@ fn shared_env(spec: &JobSpec) -> Vec<(String, String)> {
     // OpenPAI takes these for itself.
     first
         .into_iter()
-        .filter(|pair| {
-            !["isDebug", "paiAzRDMA"].contains(&pair.0.as_str())
-                && spec.roles.iter().all(|role| role.env.contains(pair))
-        })
+        .filter(|pair| !["isDebug", "paiAzRDMA"].contains(&pair.0.as_str()) && is_of_all(spec, pair))
         .collect()
 }
 
-fn task_role(task: &Task<'_>) -> Value {
+/// A variable that every role has alike.
+pub(super) fn is_of_all(spec: &JobSpec, pair: &(String, String)) -> bool {
+    spec.roles.iter().all(|role| role.env.contains(pair))
+}
+
+fn task_role(task: &Task<'_>, there: &str) -> Value {
     let role = task.role;
     let wanted = &role.resources;
     json!({
-        "name": role.name.as_str(),
+        "name": there,
         "taskNumber": role.count,
         "cpuNumber": wanted.cpu.0.div_ceil(1000),
         "memoryMB": mebibytes(wanted.memory, MEMORY_MB_MIN),
         "shmMB": mebibytes(wanted.shm, 1),
         "gpuNumber": wanted.gpu,
         "portList": role.ports.iter().filter(|port| !is_given(task, port)).map(|port| {
-            json!({ "label": port.label, "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
+            json!({ "label": fitted_part(&port.label), "beginAt": port.begin.unwrap_or(0), "portNumber": port.count })
         }).collect::<Vec<_>>(),
         "command": command_line(task),
         "minFailedTaskCount": role.min_failed,
@@ -264,9 +291,9 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
         DesiredState::Stopped => "stopped",
     };
     let datasets = spec.datasets.iter().map(ToString::to_string);
-    let roles = spec.members().filter_map(|role| {
+    let roles = spec.members().zip(fitted_roles(spec)).filter_map(|(role, there)| {
         let task = sample.tasks(spec).find(|task| task.role.name == role.name)?;
-        Some((role.name.to_string(), own_role(&task, spec, shared)))
+        Some((there, own_role(&task, spec, shared)))
     });
     let lines: Map<String, Value> =
         lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
@@ -347,7 +374,10 @@ fn own_role(task: &Task<'_>, spec: &JobSpec, shared: &[(String, String)]) -> Val
         GpuPart::Share { memory, over } => (Some(memory.0), Some(over.word()), None),
         GpuPart::Slice(profile) => (None, None, Some(profile)),
     };
+    let labels = role.ports.iter().map(|port| (fitted_part(&port.label), json!(port.label)));
     json!({
+        "name": Some(role.name.as_str()).filter(|name| !name.chars().all(is_of_part)),
+        "labels": labels.filter(|(there, own)| there != own).collect::<Map<_, _>>(),
         "main": role.main == Main::Role,
         "first": role.main == Main::FirstTask,
         "serves": role.serves,
@@ -434,6 +464,11 @@ pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> 
 }
 
 fn role_back(role: &mut DraftRole, mut own: Fields) -> Result<(), ImportError> {
+    role.name = own.text("name")?.unwrap_or_else(|| role.name.clone());
+    let mut labels = own.object("labels")?;
+    for port in &mut role.ports {
+        port.label = labels.text(&port.label)?.unwrap_or_else(|| port.label.clone());
+    }
     role.main = match (own.flag("main")?, own.flag("first")?) {
         (_, Some(true)) => Main::FirstTask,
         (Some(true), _) => Main::Role,

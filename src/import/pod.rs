@@ -1,4 +1,4 @@
-//! The pod template that Volcano and Kubeflow jobs hold: its first container becomes a task.
+//! The pod template that Volcano and Kubeflow jobs hold: the container that its operator means, or else the first, becomes a task.
 
 use super::draft::{Draft, DraftRole};
 use super::extras::to_toml;
@@ -106,9 +106,36 @@ impl Restarts {
     }
 }
 
-/// Reads `template` and fills in what the role runs and may use; what starts it again is left to the caller.
-pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) -> Result<Option<Restarts>, ImportError> {
-    let mut template = template;
+/// What an operator looks for in a pod by its name.
+#[derive(Default)]
+pub(super) struct Names<'n> {
+    /// Of the container that does the work.
+    pub(super) container: Option<&'n str>,
+    /// Of the port at which tasks are told to meet.
+    pub(super) port: Option<&'n str>,
+}
+
+/// What is left to the caller.
+pub(super) struct Pod {
+    /// What starts its container again.
+    pub(super) restarts: Option<Restarts>,
+    pub(super) meeting: Option<Meeting>,
+}
+
+/// The port that an operator tells tasks of.
+pub(super) struct Meeting {
+    pub(super) port: u16,
+    pub(super) field: String,
+    pub(super) line: usize,
+}
+
+/// Reads `template` and fills in what the role runs and may use.
+pub(super) fn read(
+    mut template: Fields,
+    names: &Names<'_>,
+    role: &mut DraftRole,
+    draft: &mut Draft,
+) -> Result<Pod, ImportError> {
     template.object("metadata")?.leave(METADATA, &mut draft.losses);
     let mut pod = template.object("spec")?;
     template.leave(TEMPLATE, &mut draft.losses);
@@ -116,10 +143,13 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
     if pod.flag("hostNetwork")? == Some(true) {
         draft.network = Some("host".to_owned());
     }
-    let mut containers = pod.objects("containers")?.into_iter();
-    let Some(mut container) = containers.next() else {
+    let mut containers = pod.objects("containers")?;
+    if containers.is_empty() {
         return Err(pod.refuse("containers", "is missing"));
-    };
+    }
+    // Others may be put before it: proxies and the like.
+    let is_meant = |container: &Fields| names.container.is_some_and(|name| container.says("name", name));
+    let mut container = containers.remove(containers.iter().position(is_meant).unwrap_or(0));
     for other in containers {
         draft.losses.push(other.loss("name", "a task has one container; what this one does belongs into the command"));
     }
@@ -132,9 +162,9 @@ pub(super) fn read(template: Fields, role: &mut DraftRole, draft: &mut Draft) ->
         draft.losses.push(selector.loss(&name, "one machine: tasks cannot be placed"));
     }
     pod.leave(POD, &mut draft.losses);
-    read_container(container, role, &mut draft.losses)?;
+    let meeting = read_container(container, names, role, &mut draft.losses)?;
     role.resources.gpu_type = product.filter(|_| role.resources.gpu.is_some_and(|count| count > 0));
-    Ok(restarts)
+    Ok(Pod { restarts, meeting })
 }
 
 /// What a container or a trainer runs: `image`, `command`, `args`, `env`, `workingDir`.
@@ -144,19 +174,36 @@ pub(super) fn runs(container: &mut Fields, role: &mut DraftRole, losses: &mut Ve
     command::read(container, elsewhere, role, losses)
 }
 
-fn read_container(mut container: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
+fn read_container(
+    mut container: Fields,
+    names: &Names<'_>,
+    role: &mut DraftRole,
+    losses: &mut Vec<Loss>,
+) -> Result<Option<Meeting>, ImportError> {
     runs(&mut container, role, losses)?;
+    let mut meeting = None;
     for mut port in container.objects("ports")? {
         if port.has("hostPort") {
             losses.push(port.loss("hostPort", "write ports with begin for a port of the machine"));
         }
         port.take("hostPort");
+        if names.port.is_some_and(|name| port.says("name", name)) {
+            meeting = meets_at(&mut port)?;
+        }
         port.leave(PORT, losses);
     }
     let asked = container.object("resources")?;
     resources(asked, role, losses)?;
     container.leave(CONTAINER, losses);
-    Ok(())
+    Ok(meeting)
+}
+
+fn meets_at(port: &mut Fields) -> Result<Option<Meeting>, ImportError> {
+    let Some(number) = port.number("containerPort", 1)? else { return Ok(None) };
+    let number =
+        u16::try_from(number).map_err(|_| port.refuse("containerPort", format!("is {number}, which is no port")))?;
+    let (field, line) = (port.at("containerPort"), port.place_of("containerPort").line);
+    Ok(Some(Meeting { port: number, field, line }))
 }
 
 fn user(mut security: Fields, role: &mut DraftRole, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
@@ -244,7 +291,10 @@ pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Ve
     let shares = SHARES.iter().map(|name| one(name, losses)).collect::<Result<Vec<_>, _>>()?;
     let share = SHARES.iter().zip(shares).find_map(|(name, text)| Some((*name, text?)));
     let sliced = slices.as_deref().map(|name| one(name, losses)).transpose()?.flatten();
-    let bad = |name: &str, text: &str| asked.refuse(name, format!("{text:?} is no quantity of Kubernetes"));
+    let bad = |name: &str, text: &str| {
+        let of = if limits.is_known(name) { &limits } else { &requests };
+        of.refuse(name, format!("{text:?} is no quantity of Kubernetes"))
+    };
     let number =
         |name: &str, text: Option<String>| text.map(|text| quantity(&text).ok_or_else(|| bad(name, &text))).transpose();
     role.resources.cpu = number("cpu", cpu)?;

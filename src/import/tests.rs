@@ -1,5 +1,6 @@
 mod export;
 mod framework;
+mod kubeflow;
 mod refusals;
 mod tasks;
 mod trainjob;

@@ -247,8 +247,8 @@ fn tasks(spec: &mut Fields, of_job: &[Policy], draft: &mut Draft) -> Result<Vec<
         }
         let own = policies(&mut task)?;
         let most = task.number("maxRetry", -1)?;
-        let restarts = pod::read(task.object("template")?, &mut role, draft)?;
-        again(restarts, most, &task, &mut role, &mut draft.losses);
+        let pod = pod::read(task.object("template")?, &pod::Names::default(), &mut role, draft)?;
+        again(pod.restarts, most, &task, &mut role, &mut draft.losses);
         anew.push((role.name.clone(), on_failure(&own, of_job) == Some("RestartJob")));
         for policy in own {
             apply(policy, std::slice::from_mut(&mut role), &mut draft.losses);

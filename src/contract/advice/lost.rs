@@ -61,12 +61,9 @@ pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
 fn lost(task: &Task<'_>) -> Option<Advice> {
     let has_params = !task.role.params.is_empty();
     let text = match &task.role.command {
-        Command::Shell(text) if !arguments(task, text).is_empty() => {
-            let what = if has_params { "`params` are" } else { "what the platform gives a script is" };
-            format!(
-                "{what} put behind `command`, where {}: give the whole line to a script, which takes them as \"$@\"",
-                deaf(text)?
-            )
+        Command::Shell(text) if !arguments(task, text).is_empty() => lost_behind(has_params, &deaf(text)?),
+        Command::Exec(words) if !arguments(task, &words.join(" ")).is_empty() => {
+            lost_behind(has_params, &deaf_text(shell::text_at_end(words)?)?)
         }
         // An image has a command of its own, mostly.
         Command::Default if has_params && task.role.image == Image::Host && entry(task).is_none() => {
@@ -77,6 +74,44 @@ fn lost(task: &Task<'_>) -> Option<Advice> {
     Some(Advice::of_role(task.role, &["params"], text))
 }
 
+fn lost_behind(has_params: bool, why: &str) -> String {
+    let what = if has_params { "`params` are" } else { "what the platform gives a script is" };
+    format!("{what} put behind `command`, where {why}: give the whole line to a script, which takes them as \"$@\"")
+}
+
+/// A line that no shell reads.
+pub(super) fn quotes(spec: &JobSpec) -> Option<Advice> {
+    let open = |role: &Role| match &role.command {
+        // To some shells `$'` begins a quote in which a backslash takes the next one's meaning.
+        Command::Shell(text) if !text.contains("$'") => match shell::last(text)?.1 {
+            Last::Quote(quote) => Some(quote),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (role, quote) = spec.roles.iter().find_map(|role| Some((role, open(role)?)))?;
+    let text = format!(
+        "a {quote} of `command` is not closed, so no shell runs it: close it, or write \\{quote} for the letter itself"
+    );
+    Some(Advice::of_role(role, &["command"], text))
+}
+
+/// Programs that end or wait, and take no arguments of others.
+const ENDING: [&str; 8] = ["exit", "return", "true", "false", ":", "wait", "break", "continue"];
+
+/// What becomes of what is put behind a text that a shell is given, where it is `$0`, `$1` and so on.
+fn deaf_text(text: &str) -> Option<String> {
+    let asked: Vec<char> =
+        text.split('$').skip(1).filter_map(|rest| rest.trim_start_matches(['{', '!']).chars().next()).collect();
+    let takes = |letter: &char| letter.is_ascii_digit() || "@*#".contains(*letter);
+    let takes_unnamed = ["getopts", "shift"].iter().any(|word| text.contains(word));
+    if !takes_unnamed && !asked.iter().any(takes) {
+        return Some("`-c` gives them to a text that asks for none".to_owned());
+    }
+    let why = "the first of them is $0 to the text behind `-c`, as no word such as sh stands between";
+    (!asked.contains(&'0')).then(|| why.to_owned())
+}
+
 /// Words of the shell's own behind which it takes none.
 const CLOSING: [&str; 4] = ["}", "done", "fi", "esac"];
 
@@ -85,16 +120,20 @@ fn deaf(text: &str) -> Option<String> {
     let (command, last) = shell::last(text.trim_end())?;
     let closes = |word: &Word| !word.is_quoted && CLOSING.contains(&word.text.as_str());
     let closed = |word: &str| Some(format!("behind `{word}` nothing can stand"));
+    let words: Vec<String> = command.words.iter().map(|word| word.text.clone()).collect();
     match (last, command.behind, command.words.as_slice()) {
         (Last::Document(mark), ..) => Some(format!("the text of <<{mark} would not end")),
         (Last::Comment, ..) => Some("a comment hides them".to_owned()),
+        // It is told by itself.
+        (Last::Quote(_), ..) => None,
         (_, '\n', []) => None,
         (_, ')', []) => closed(")"),
         (_, _, []) => Some("they would be a command of their own".to_owned()),
         // `fi fi` closes two.
         (_, _, [.., last]) if command.words.iter().all(closes) => closed(&last.text),
         (_, '|', _) => Some("only the last program of the pipe gets them".to_owned()),
-        _ => None,
+        (_, _, [first, ..]) if ENDING.contains(&first.text.as_str()) => Some(format!("`{}` gets them", first.text)),
+        _ => deaf_text(shell::text_at_end(&words)?),
     }
 }
 
@@ -154,6 +193,39 @@ mod tests {
     }
 
     #[test]
+    fn a_quote_that_is_not_closed_is_told() {
+        let of = |command: &str| {
+            let text = format!("command = {}\nparams.a = 1", toml::Value::from(command));
+            let spec = crate::spec::parse("a.toml", &text).0.unwrap();
+            [quotes(&spec), params(&spec)].into_iter().flatten().map(|advice| advice.text).collect::<String>()
+        };
+        for (open, quote) in [
+            ("python t.py 'a", '\''),
+            ("echo it's; python t.py", '\''),
+            ("python t.py \"a\nb", '"'),
+            ("python t.py \"a'", '"'),
+            ("python t.py \"$(ls 'a)\"", '"'),
+            ("python t.py 'a' '", '\''),
+            ("python t.py \"a\\\"", '"'),
+        ] {
+            let told = of(open);
+            assert!(told.starts_with(&format!("a {quote} of `command` is not closed")), "{open}: {told}");
+        }
+        for closed in [
+            "echo it\\'s",
+            "echo \"it's\"",
+            "echo 'a\"'",
+            "# don't\npython t.py",
+            "cat <<E\ndon't\nE\npython t.py",
+            "echo \"$(echo \"a 'b'\")\" `echo 'a'`",
+            "echo $'it\\'s'",
+            "echo \"\\\"\" '\\'",
+        ] {
+            assert_eq!(of(closed), "", "{closed}");
+        }
+    }
+
+    #[test]
     fn a_command_of_nothing_but_ends_is_read_all_the_same() {
         for word in ["\\\n", "> a ", "fi ", "<<a\n", "<<a ", "( ", ") ", "$(", "`", "\"$((", "a <(", "x='", "#"] {
             let text = format!("command = {}\nparams.a = 1", toml::Value::from(word.repeat(30_000)));
@@ -186,9 +258,33 @@ mod tests {
             ("ls |\npython t.py", "last program of the pipe"),
             ("python t.py &&", "a command of their own"),
             ("python t.py $(ls # all\n) && (a) > \"$(b; c)\"", "behind `)` nothing can stand"),
+            ("python t.py || exit 3", "`exit` gets them"),
+            ("python t.py & wait", "`wait` gets them"),
+            ("bash -c 'python t.py'", "a text that asks for none"),
+            ("cd x && exec env A=1 /bin/bash -euo pipefail -c \"python t.py \\$X\"", "a text that asks for none"),
+            ("bash -c 'python t.py \"$@\"'", "the first of them is $0"),
         ] {
             let told = of(&format!("command = {}\n", toml::Value::from(deaf)));
             assert!(told.contains(why), "{deaf}: {told}");
+        }
+        for (deaf, why) in [
+            (r#"["/bin/bash", "-c", "echo got"]"#, "a text that asks for none"),
+            (r#"["env", "A=1", "sh", "-ec", "python t.py ${X}"]"#, "a text that asks for none"),
+            (r#"["bash", "-c", "python t.py $*"]"#, "the first of them is $0"),
+        ] {
+            let told = of(&format!("command = {deaf}\n"));
+            assert!(told.contains(why) && told.contains("`params` are put behind `command`"), "{deaf}: {told}");
+            assert_eq!(params(&crate::spec::parse("a.toml", &format!("command = {deaf}")).0.unwrap()), None);
+        }
+        for heard in [
+            r#"["/bin/bash", "-c", "echo got: $@ [$0]"]"#,
+            r#"["sh", "-c", "python t.py \"$@\"", "sh"]"#,
+            r#"["sh", "-c", "exec \"${0}\" ${1:+x}"]"#,
+            r#"["sh", "-c", "while getopts a: x; do :; done; echo $0"]"#,
+            r#"["bash", "t.sh", "-c", "x"]"#,
+            r#"["python", "-c", "print(1)"]"#,
+        ] {
+            assert_eq!(of(&format!("command = {heard}\n")), "", "{heard}");
         }
         let flags = "framework = \"tensorflow\"\n[roles.worker]\ncommand = \"python t.py;\"\n";
         assert!(
@@ -233,6 +329,9 @@ mod tests {
             "python t.py <<'A B' --x\ndone\nA B\necho 'done'; \\done",
             "python t.py $(ls | wc -l; :) \"`a | b;`\" $((1 << 2)) ${X:-$(a;)} $(ls # all\n)",
             "paste <(a | b;) >(c)",
+            "sh -c 'python t.py \"$@\"' sh",
+            "python t.py || exit 3; python u.py",
+            "echo exit",
         ] {
             assert_eq!(of(&format!("command = {heard:?}\n")), "", "{heard}");
         }

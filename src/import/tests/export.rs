@@ -88,3 +88,73 @@ fn a_port_that_openpai_gives_is_exported_where_the_job_asks_for_it_itself() {
     };
     assert_eq!((labels("native"), labels("openpai")), (1, 0));
 }
+
+/// What OpenPAI's schema of v0.14 has for names of roles and labels of ports.
+fn openpai_takes(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "._~".contains(c))
+}
+
+#[test]
+fn roles_and_labels_are_exported_by_names_that_openpai_takes_and_come_back() {
+    let text = "command = \"x\"\n[roles.b-c]\ncount = 2\nmain = true\nports = { \"a-b\" = 2, plain = { count = 1, begin = 9000 } }\n\
+        [roles.d]\nports.a_b = 1\n[roles.\"角色\"]\nenv.A = \"1\"\n[roles.\"训练\"]\nuser = \"7\"\n";
+    let before = spec::parse("x.toml", text).0.unwrap();
+    let document = openpai_export::export("x", &before);
+    let roles = document["taskRoles"].as_array().unwrap();
+    let names: Vec<&str> = roles.iter().map(|role| role["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["b_c", "d", "__", "___2"]);
+    let ports = |index: usize| roles[index]["portList"].as_array().unwrap().iter();
+    let labels: Vec<&str> = (0..4).flat_map(ports).map(|port| port["label"].as_str().unwrap()).collect();
+    assert_eq!(labels, ["a_b", "plain", "a_b"]);
+    assert!(names.iter().chain(&labels).all(|name| openpai_takes(name)));
+    let job = only(&document.to_string());
+    assert_eq!((spec::parse("x.toml", &job.toml).0, job.losses), (Some(before), vec![]), "{}", job.toml);
+    // Whoever gives a role another name there has another role.
+    let mut renamed = document.clone();
+    renamed["taskRoles"][2]["name"] = "other".into();
+    let job = only(&renamed.to_string());
+    assert!(job.toml.contains("[roles.other]") && !job.toml.contains("角色]"), "{}", job.toml);
+}
+
+#[test]
+fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
+    let told = |text: &str| {
+        let (spec, found) = spec::parse("x.toml", text);
+        let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
+        openpai_lacks::lacks(&spec).iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    let image = "image = \"lab/x:1\"\ncommand = \"x\"\n";
+    for (more, word) in [
+        ("[roles.a]\nimage = \"host\"\n", "roles.a.image: \"host\" is this machine's own system"),
+        ("[roles.a]\nimage = \"oci:/images/x:1\"\n", "roles.a.image: oci:/images/x:1 is a file of this machine"),
+        ("[roles.a]\n[roles.b]\nimage = \"lab/y\"\n", "roles.b.image: one image is for all roles there, lab/x:1"),
+        ("[roles.a]\nmain = \"first\"\ncount = 2\n[roles.b]\n", "roles.a.main: \"first\""),
+        ("[roles.a]\nmain = true\n[roles.b]\nserves = true\n", "roles.b.serves: OpenPAI waits"),
+        ("[roles.b-c]\n[roles.d]\n", "roles.b-c: is called b_c there"),
+        (
+            "[roles.a]\nenv.X = \"1\"\n[roles.b]\n",
+            "roles.a.env: a role has no variables of its own there, so X is not set",
+        ),
+        ("[roles.a]\nuser = \"7\"\n", "roles.a.user: "),
+        ("[roles.a]\nresources.gpu_memory = \"1GiB\"\n", "roles.a.resources: "),
+        ("[services.s]\ncommand = \"x\"\nport = 1\n", "services: are not started there"),
+        ("[roles.a]\ncode = \"a\"\n", "code: "),
+        ("datasets = [\"d\"]\n", "datasets: "),
+        ("mounts = [{ source = \"/a\", target = \"/b\" }]\n", "mounts: "),
+        ("framework = \"pytorch\"\n", "framework: "),
+        ("contract = \"sagemaker\"\n", "framework: "),
+    ] {
+        let text = told(&format!("{image}{more}"));
+        assert!(text.lines().any(|line| line.starts_with(word)), "{more}: {text}");
+        assert_eq!(text.lines().count(), 1, "{more}: {text}");
+    }
+    assert!(told("image = \"lab/x:1\"").contains("roles.main.command: is the image's own"));
+    for known in [
+        "",
+        "contract = \"openpai\"\n",
+        "env.X = \"1\"\n[roles.a]\nmain = true\n[roles.b]\n",
+        "extras.a = 1\nretries = 2\n",
+    ] {
+        assert_eq!(told(&format!("{image}{known}")), "", "{known}");
+    }
+}

@@ -51,12 +51,10 @@ fn a_framework_keeps_its_roles_its_ends_and_its_retries() {
     let [ps, worker] = spec.roles.as_slice() else { panic!("{}", job.toml) };
     assert_eq!((ps.count, ps.retries, ps.min_failed, ps.serves), (1, 3, Some(1), false));
     assert_eq!((ps.min_succeeded, ps.main), (MinSucceeded::All, Main::No));
-    assert_eq!(ps.env, [("FC_TASKROLE_NAME".to_owned(), "ps".to_owned())]);
     // All of the workers end the framework by themselves, and failures of them do not.
     assert_eq!((worker.count, worker.min_failed, worker.main), (2, None, Main::Role));
     let told: Vec<String> = job.losses.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 2, "{told:#?}");
-    assert!(told.iter().any(|loss| loss.contains("FC_TASK_INDEX: write $TRAINYARD_TASK_INDEX")), "{told:#?}");
+    assert_eq!(told.len(), 1, "{told:#?}");
     assert!(told.iter().any(|loss| loss.contains("podGracefulDeletionTimeoutSec: write stop_grace")), "{told:#?}");
     let older = only(&JOB.replace("frameworkcontroller.microsoft.com", "launcher.microsoft.com"));
     assert_eq!(older.toml, job.toml);
@@ -87,4 +85,39 @@ fn what_a_framework_tries_for_ever_or_waits_for_in_vain_is_told() {
         let error = told(from, to).unwrap_err().to_string();
         assert!(error.contains(word), "{error}");
     }
+}
+
+#[test]
+fn what_the_controller_tells_its_tasks_is_told_here_or_named() {
+    let asking = |name: &str| only(&JOB.replace("$FC_TASK_INDEX", &format!("${name}")));
+    // Tasks, retries and attempts are counted from 0, as the controller counts them.
+    for (name, value) in [
+        ("FC_FRAMEWORK_NAME", "digits"),
+        ("FC_TASKROLE_NAME", "worker"),
+        ("FC_TASK_INDEX", "1"),
+        ("FC_FRAMEWORK_ATTEMPT_ID", "0"),
+    ] {
+        let job = asking(name);
+        let told: Vec<String> = job.losses.iter().map(ToString::to_string).collect();
+        assert!(!told.iter().any(|loss| loss.contains("FC_")), "{told:#?}");
+        let spec = spec_of(&job);
+        let sample = crate::contract::Sample::of("digits", &spec);
+        let env = crate::contract::view(&sample.tasks(&spec).last().unwrap()).env;
+        assert!(env.contains(&(name.to_owned(), value.to_owned())), "{name}: {env:?}");
+    }
+    for (name, why) in [
+        ("FC_TASK_ATTEMPT_ID", "it is 0 here, also in a task that is started again"),
+        ("FC_POD_NAME", "there is no such variable here"),
+        ("FB_WORKER_IPS", "addresses are in $TRAINYARD_<ROLE>_HOSTS"),
+    ] {
+        let told = asking(name).losses.iter().map(ToString::to_string).collect::<String>();
+        assert!(told.contains(&format!("asks for {name}: {why}")), "{told}");
+    }
+    let never_again =
+        JOB.replace("maxRetryCount: 3", "maxRetryCount: 0").replace("$FC_TASK_INDEX", "$FC_TASK_ATTEMPT_ID");
+    assert!(!format!("{:?}", only(&never_again).losses).contains("FC_TASK_ATTEMPT_ID"), "0 is what it is");
+    let own = JOB
+        .replace("            image: lab", "            env: [{name: FC_POD_NAME, value: x}]\n            image: lab");
+    let own = only(&own.replace("$FC_TASK_INDEX", "$FC_POD_NAME"));
+    assert!(!format!("{:?}", own.losses).contains("FC_POD_NAME"), "the pod sets it itself: {:?}", own.losses);
 }

@@ -1,0 +1,84 @@
+//! What OpenPAI cannot run of a job as it is exported: told to who takes it there. The document keeps it, for the way back.
+
+use super::Loss;
+use super::openpai_export::{fitted_roles, image, is_of_all};
+use crate::spec::{Command, GpuPart, Image, JobSpec, Main, Platform, Role};
+
+/// By the keys of the job file.
+pub fn lacks(spec: &JobSpec) -> Vec<Loss> {
+    let mut out = of_job(spec);
+    for (role, there) in spec.members().zip(fitted_roles(spec)) {
+        let key = |name: &str| format!("roles.{}.{name}", role.name);
+        let told = of_role(role, spec).into_iter().map(|(name, why)| loss(key(name), why));
+        out.extend(told);
+        if there != role.name.as_str() {
+            let why = format!(
+                "is called {there} there, also in variables: OpenPAI's names of roles are of A to Z, a to z, digits, '.', '_' and '~'"
+            );
+            out.push(loss(format!("roles.{}", role.name), why));
+        }
+    }
+    out
+}
+
+fn loss(field: String, why: impl Into<String>) -> Loss {
+    Loss { field, line: 0, why: why.into() }
+}
+
+fn of_job(spec: &JobSpec) -> Vec<Loss> {
+    let has_code = spec.members().any(|role| role.code.is_some());
+    let is_framework =
+        spec.framework.is_some() || ![Platform::Native, Platform::OpenPai].contains(&spec.contract.platform);
+    let rules = [
+        (has_code, "code", "is not brought there: put it into the image, or let the command fetch it"),
+        (!spec.datasets.is_empty(), "datasets", "are not there: let the command fetch them"),
+        (!spec.mounts.is_empty() || !spec.remotes.is_empty(), "mounts", "are not there: let the command fetch them"),
+        (spec.roles.iter().any(|role| role.is_service), "services", "are not started there"),
+        (is_framework, "framework", "and contract are not known there: tasks find OpenPAI's own variables only"),
+    ];
+    rules.into_iter().filter(|(is_so, ..)| *is_so).map(|(_, key, why)| loss(key.to_owned(), why)).collect()
+}
+
+fn of_role(role: &Role, spec: &JobSpec) -> Vec<(&'static str, String)> {
+    let mut out = Vec::new();
+    match &role.image {
+        Image::Host => {
+            out.push(("image", "\"host\" is this machine's own system: name an image of a registry".to_owned()))
+        }
+        Image::Named(own) if *own != image(spec) => {
+            out.push(("image", format!("one image is for all roles there, {}; the role has {own} here", image(spec))));
+        }
+        Image::Named(_) => {}
+        local => out.push(("image", format!("{local} is a file of this machine: name an image of a registry"))),
+    }
+    let own_env: Vec<&str> =
+        role.env.iter().filter(|pair| !is_of_all(spec, pair)).map(|(name, _)| name.as_str()).collect();
+    let names = own_env.join(", ");
+    let rules = [
+        (
+            role.command == Command::Default && role.params.is_empty(),
+            "command",
+            "is the image's own, which OpenPAI does not know: `sleep infinity` stands in its place".to_owned(),
+        ),
+        (
+            role.main == Main::FirstTask,
+            "main",
+            "\"first\": no task ends the job there by itself; it goes on until all tasks of all roles have ended"
+                .to_owned(),
+        ),
+        (role.serves, "serves", "OpenPAI waits for every role, unless another one decides (main)".to_owned()),
+        (
+            !own_env.is_empty(),
+            "env",
+            format!("a role has no variables of its own there, so {names} is not set: let the command set it"),
+        ),
+        (
+            role.resources.gpu_part != GpuPart::Whole,
+            "resources",
+            "parts of cards are not known there: it gets whole ones".to_owned(),
+        ),
+        (role.user.is_some(), "user", "tasks run as the image's user there".to_owned()),
+    ];
+    out.extend(rules.into_iter().filter(|(is_so, ..)| *is_so).map(|(_, key, why)| (key, why)));
+    out
+}
