@@ -261,9 +261,8 @@ async fn until<F: Future<Output = Result<bool, ApiError>>>(
                 return Ok(());
             }
             // A round in which nothing is published, as of a file that is no job's, tells nobody.
-            match tokio::time::timeout(QUIET, rounds.changed()).await {
-                Ok(round) => round.map_err(|_| ApiError::Ending)?,
-                Err(_) => {}
+            if let Ok(round) = tokio::time::timeout(QUIET, rounds.changed()).await {
+                round.map_err(|_| ApiError::Ending)?;
             }
         }
     };
