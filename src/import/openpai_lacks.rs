@@ -54,6 +54,7 @@ fn of_role(role: &Role, spec: &JobSpec) -> Vec<(&'static str, String)> {
     let own_env: Vec<&str> =
         role.env.iter().filter(|pair| !is_of_all(spec, pair)).map(|(name, _)| name.as_str()).collect();
     let names = own_env.join(", ");
+    let decides = spec.members().any(|role| role.main == Main::Role);
     let rules = [
         (
             role.command == Command::Default && role.params.is_empty(),
@@ -66,7 +67,11 @@ fn of_role(role: &Role, spec: &JobSpec) -> Vec<(&'static str, String)> {
             "\"first\": no task ends the job there by itself; it goes on until all tasks of all roles have ended"
                 .to_owned(),
         ),
-        (role.serves, "serves", "OpenPAI waits for every role, unless another one decides (main)".to_owned()),
+        (
+            role.serves && !decides,
+            "serves",
+            "OpenPAI waits for this role as well: write main = true for the one whose end is the job's".to_owned(),
+        ),
         (
             !own_env.is_empty(),
             "env",

@@ -129,7 +129,7 @@ fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
         ("[roles.a]\nimage = \"oci:/images/x:1\"\n", "roles.a.image: oci:/images/x:1 is a file of this machine"),
         ("[roles.a]\n[roles.b]\nimage = \"lab/y\"\n", "roles.b.image: one image is for all roles there, lab/x:1"),
         ("[roles.a]\nmain = \"first\"\ncount = 2\n[roles.b]\n", "roles.a.main: \"first\""),
-        ("[roles.a]\nmain = true\n[roles.b]\nserves = true\n", "roles.b.serves: OpenPAI waits"),
+        ("[roles.a]\n[roles.b]\nserves = true\n", "roles.b.serves: OpenPAI waits for this role"),
         ("[roles.b-c]\n[roles.d]\n", "roles.b-c: is called b_c there"),
         (
             "[roles.a]\nenv.X = \"1\"\n[roles.b]\n",
@@ -154,6 +154,7 @@ fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
         "contract = \"openpai\"\n",
         "env.X = \"1\"\n[roles.a]\nmain = true\n[roles.b]\n",
         "extras.a = 1\nretries = 2\n",
+        "[roles.a]\nmain = true\n[roles.b]\nserves = true\n",
     ] {
         assert_eq!(told(&format!("{image}{known}")), "", "{known}");
     }
