@@ -64,7 +64,10 @@ fn every_error_names_its_place_and_what_to_do() {
         ("[resources]\nram = 1", "x.toml:2:1: unknown key `resources.ram`; did you mean `memory`?"),
         ("depends_on = 1", "x.toml:1:1: unknown key `depends_on`; did you mean `after`?"),
         ("name = 'x'", "x.toml:1:1: unknown key `name`; a job is called as its file is, without .toml"),
-        ("workdir = 'x'", "x.toml:1:1: unknown key `workdir`; a command starts in /code"),
+        (
+            "workdir = 'x'",
+            "x.toml:1:1: unknown key `workdir`; a command starts in /code; begin it with `cd DIR &&` for another place",
+        ),
         ("retries = \"two\"", "x.toml:1:11: `retries` takes an integer, not a string"),
         ("priority = 101", "x.toml:1:12: `priority`: is 101, must be at least 0 and at most 100"),
         (
