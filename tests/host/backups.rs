@@ -131,7 +131,7 @@ fn where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mix
     }
     let events = instance.mount().join("jobs/b/events");
     let events = || fs::read_to_string(&events).unwrap();
-    wait_for("the events of both runs", || (events().matches("exited with code 3").count() == 2).then_some(()));
+    wait_for("the events of both runs", || (events().matches(" failed ").count() == 2).then_some(()));
     assert_eq!(instance.state("gone"), "invalid");
     assert!(text(&instance.report("gone").unwrap()["reason"]).contains("the state was lost"));
     instance.shutdown();
