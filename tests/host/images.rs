@@ -149,10 +149,10 @@ fn images_come_from_registries_with_and_without_a_password() {
     let pulled = on_a_terminal(&instance, "image pull 127.0.0.1:5000/team/torch:2");
     let (steps, last) = pulled.trim_end().rsplit_once("\r\x1b[K").unwrap();
     assert_eq!(last, format!("127.0.0.1:5000/team/torch:2 {digest}"));
-    let step = steps.rsplit("\r\x1b[K").find(|line| line.starts_with("layer ")).unwrap_or_default().to_owned();
+    let step = steps.rsplit("\r\x1b[K").find(|line| line.contains("layer(s)")).unwrap_or_default().to_owned();
     let words: Vec<_> = step.split([' ', ',']).filter(|word| !word.is_empty()).collect();
     assert!(
-        matches!(words[..], ["layer", _, "of", "4", done, "of", all, rate]
+        matches!(words[..], ["127.0.0.1:5000/team/torch:2:", _, "of", "4", "layer(s)", done, "of", all, rate]
             if done.ends_with('B') && all.ends_with("MiB") && rate.ends_with("B/s")),
         "{pulled:?}"
     );

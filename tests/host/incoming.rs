@@ -35,12 +35,12 @@ fn what_people_have_noted_of_a_file_comes_along_and_is_part_of_its_version() {
     label(&source.path().join("sub"), "animals");
     fs::hard_link(source.path().join("sub/cat"), source.path().join("again")).unwrap();
     let path = source.path().display().to_string();
+    let dataset = instance.mount().join("datasets/d");
     let told = instance.ok(&["dataset", "import", &path, "d"]);
     assert!(
         told.contains("3 file(s)") && told.contains(", 1 name(s) of files that had several (hard links)"),
         "{told}"
     );
-    let dataset = instance.mount().join("datasets/d");
     let of = |place: &str| labelled(&dataset.join(place));
     assert_eq!(
         ["draft/sub/cat", "draft/sub", "draft/again"].map(of),

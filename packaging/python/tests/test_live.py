@@ -300,7 +300,7 @@ class Machine(Live):
         for maker in jobs.FRAMEWORKS.values():
             made += [maker("python3 train.py", workers=2), maker("python3 train.py", workers=2, gpu=1, memory="1GiB")]
         made += [cls("x", workers=2, strategy="master-worker") for cls in (jobs.PyTorch, jobs.XGBoost, jobs.JAX)]
-        made += [cls("x", workers=2, strategy="ps", ps=2) for cls in (jobs.TensorFlow, jobs.Paddle, jobs.MindSpore)]
+        made += [cls("x", workers=2, strategy="ps", ps=2, cpu=0.5, memory="512MiB") for cls in (jobs.TensorFlow, jobs.Paddle, jobs.MindSpore)]
         made += [jobs.TensorFlow("x", workers=2, strategy=strategy) for strategy in ("allreduce", "master-worker")]
         made += [jobs.DeepSpeed("deepspeed x", workers=2, strategy="launcher", slots=2), jobs.MPI("mpirun x", slots=2)]
         made += [jobs.PyTorch("torchrun x", workers=2, processes=2, params={"epochs": 3}, cpu=0.5, shm="1GiB")]
