@@ -604,7 +604,7 @@ fn verbs_of_trainyard_s_own_processes_say_what_to_do_instead_where_they_are_type
         ("direct", "[mount] direct"),
         ("registry", "trainyard image pull"),
         ("enter", "trainyard exec"),
-        ("hold", "trainyard exec"),
+        ("hold", "state = \"held\""),
         ("carry", "trainyard send"),
         ("shim", "trainyard new"),
     ] {
