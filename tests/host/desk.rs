@@ -57,6 +57,8 @@ impl Desk<'_> {
             (r"as of TIME \([^)]*\)", "as of TIME (HOST)"),
             (r"(?m)(\.tar\.zst): [\d.]+[A-Za-z]+$", "$1: SIZE"),
             (r"sha256:[0-9a-f]{64}", "sha256:DIGEST"),
+            // How far it is when it is told first.
+            (r"\b\d+ of (\d+) layer", "SOME of $1 layer"),
         ] {
             text = regex::Regex::new(pattern).unwrap().replace_all(&text, name).into_owned();
         }
