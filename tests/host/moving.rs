@@ -22,6 +22,8 @@ const JOB: &str = "训练-图像分类-第三次尝试";
 fn screens_of_what_reaches_into_tasks_are_as_they_were_at_80_and_120_columns() {
     let test = "screens_of_what_reaches_into_tasks_are_as_they_were_at_80_and_120_columns";
     let Some(instance) = Instance::start(test, "") else { return };
+    // The mount comes a moment after the daemon.
+    instance.mount();
     let work = tempfile::tempdir().unwrap();
     let desk = Desk { root: instance.root(), work: work.path() };
     let sleeps = "command = \"sleep infinity\"\nresources.cpu = 0.1\n";
@@ -82,6 +84,8 @@ fn screens_of_what_is_brought_in_are_as_they_were_at_80_and_120_columns() {
         return;
     }
     let Some(instance) = Instance::start(test, "") else { return };
+    // The mount comes a moment after the daemon.
+    instance.mount();
     let work = tempfile::tempdir().unwrap();
     let desk = Desk { root: instance.root(), work: work.path() };
     hold(
@@ -139,6 +143,8 @@ fn screens_of_what_is_brought_in_are_as_they_were_at_80_and_120_columns() {
 fn screens_of_backups_are_as_they_were_at_80_and_120_columns() {
     let test = "screens_of_backups_are_as_they_were_at_80_and_120_columns";
     let Some(instance) = Instance::start(test, "") else { return };
+    // The mount comes a moment after the daemon.
+    instance.mount();
     instance.drop_job("held", "command = \"true\"\nstate = \"held\"\n");
     instance.wait_state("held", "held");
     instance.run_job(JOB, "command = \"true\"");

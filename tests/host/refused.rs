@@ -112,6 +112,8 @@ fn words(line: &str) -> Vec<&str> {
 fn what_is_refused_is_told_as_it_was_at_80_and_120_columns() {
     let test = "what_is_refused_is_told_as_it_was_at_80_and_120_columns";
     let Some(instance) = Instance::start(test, CONFIG) else { return };
+    // The mount comes a moment after the daemon.
+    instance.mount();
     let asks = "resources = { cpu = 1, memory = \"128MiB\" }\n";
     instance.run_job("ends", "command = \"echo it fails; exit 3\"\n");
     instance.run_job("quiet", "command = \"true\"\n");

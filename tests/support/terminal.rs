@@ -30,7 +30,9 @@ pub(crate) fn typed_on_terminal(command: &mut Command, columns: u16, lines: &str
     // It ends by an error (EIO) when the last who holds the other end has gone.
     while let Ok(count @ 1..) = master.read(&mut chunk) {
         seen.extend_from_slice(&chunk[..count]);
-        if let Some(line) = lines.next_if(|_| seen.ends_with(b": ")) {
+        // Errors come in pieces, of which one may end so as well.
+        let is_asked = seen.ends_with(b"]: ") || seen.ends_with(b"nothing: ");
+        if let Some(line) = lines.next_if(|_| is_asked) {
             master.write_all(format!("{line}\n").as_bytes()).unwrap();
         }
     }
