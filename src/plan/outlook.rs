@@ -18,6 +18,8 @@ use crate::ids::{JobKey, Timestamp, WorkspaceName};
 /// So often what is free at a time, or a card then, is looked at to foresee starts, each time that one looks ahead; those that are
 /// further behind when that is used up are told none.
 const LOOKS: usize = 10_000_000;
+/// Or so often for each that is looked at, where they are more.
+const LOOKS_EACH: usize = 500;
 /// So many of the first in the queue are known by their names.
 const FIRST: usize = 200;
 
@@ -85,7 +87,7 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let ordered = ordered(snapshot, most);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let mut clock = Some(Clock::new(snapshot, LOOKS));
+    let mut clock = Some(Clock::new(snapshot, LOOKS.max(LOOKS_EACH.saturating_mul(ordered.len()))));
     // Many want the same.
     let mut known: BTreeMap<&[Wish], (CardsFor, Arc<[usize]>)> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
