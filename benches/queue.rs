@@ -520,7 +520,7 @@ fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duratio
     from.elapsed()
 }
 
-fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, now: u64) -> Duration {
+fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, of: Of, now: u64) -> Duration {
     let caller = Caller { uid: 0, name: String::new(), within: None };
     let (told, heard) = std::sync::mpsc::channel();
     let answer = Box::new(move |detail| told.send(detail).unwrap());
@@ -530,7 +530,8 @@ fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, now
     let took = from.elapsed();
     let detail: JobDetail = heard.recv().unwrap().unwrap();
     let waiting = detail.report.waiting.unwrap();
-    assert!(waiting.starts_by.is_some(), "{waiting:?}");
+    // Where hardly two want the same of the cards, those at the end are told their place alone.
+    assert!(of == Of::Shares || waiting.starts_by.is_some(), "{waiting:?}");
     took
 }
 
@@ -569,7 +570,7 @@ fn of_the_daemon(count: usize, of: Of) -> Daemon {
     Daemon {
         usual: all[all.len() / 2],
         looking: timed(&mut reconciler, count + 1000, 40_000),
-        asked: ask_for_the_last(&mut reconciler, count + 1000, 45_000),
+        asked: ask_for_the_last(&mut reconciler, count + 1000, of, 45_000),
         list_of_none: list(&mut reconciler, 1000, 50_000),
         list_of_all: list(&mut reconciler, 0, 60_000),
     }
