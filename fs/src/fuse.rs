@@ -51,7 +51,7 @@ pub(crate) use crew::Crew;
 pub(crate) use gate::Gate;
 
 use agree::agree;
-use answer::{Cache, GENERATION, Route, refused};
+use answer::{Answer, Cache, GENERATION, Route, refused};
 use convert::{access, caller, device, file_attr, file_type, made, owner, rename_mode, times, whence};
 use crew::Kind;
 use growth::Growth;
@@ -112,38 +112,42 @@ impl<T: Tree> Fuse<T> {
     }
 
     /// Has a request about `ino` worked on.
-    fn work(&self, ino: INodeNo, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    fn work<A: Answer>(&self, ino: INodeNo, job: impl FnOnce(&Served<T>) -> A + Send + 'static) {
         self.begin(self.ops.home(ino.0, None), job);
     }
 
     /// Has a request about `name` in `parent` worked on.
-    fn work_in(&self, (parent, name): (INodeNo, &OsStr), job: impl FnOnce(&Served<T>, &OsStr) + Send + 'static) {
+    fn work_in<A: Answer>(
+        &self,
+        (parent, name): (INodeNo, &OsStr),
+        job: impl FnOnce(&Served<T>, &OsStr) -> A + Send + 'static,
+    ) {
         let owned = name.to_owned();
         self.begin(self.ops.home(parent.0, Some(name)), move |served| job(served, &owned));
     }
 
     /// Has a request of which nothing but its name need be kept worked on.
-    fn begin(&self, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    fn begin<A: Answer>(&self, home: Home, job: impl FnOnce(&Served<T>) -> A + Send + 'static) {
         self.begin_as(Kind::Asks { bytes: 0 }, home, job);
     }
 
     /// One that is left unanswered is asked again of whoever serves next.
-    fn begin_as(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    fn begin_as<A: Answer>(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) -> A + Send + 'static) {
         match self.crew.here(home) {
-            Some(_here) => {
+            Some(here) => {
                 let Some(_turn) = self.gate.enter() else { return };
                 // This thread reads others as well. A request whose handling panics has been answered by an error, and told.
-                let _ = catch_unwind(AssertUnwindSafe(|| job(&self.served)));
+                let _ = catch_unwind(AssertUnwindSafe(|| here.work(|| job(&self.served))));
             }
             None => self.hand_over(kind, home, job),
         }
     }
 
-    fn hand_over(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) + Send + 'static) {
+    fn hand_over<A: Answer>(&self, kind: Kind, home: Home, job: impl FnOnce(&Served<T>) -> A + Send + 'static) {
         let (served, gate) = (self.served.clone(), self.gate.clone());
         let work = move || {
             let Some(_turn) = gate.enter() else { return };
-            job(&served);
+            job(&served).give();
         };
         self.crew.hand_over(home, kind, Box::new(work));
     }
@@ -253,7 +257,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("lookup", parent = parent.0, ?name).entered();
-            answer::entry(reply, served.ops.lookup(parent.0, name));
+            answer::entry(reply, served.ops.lookup(parent.0, name))
         });
     }
 
@@ -275,7 +279,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
         self.work(ino, move |served| {
             let _span = trace_span!("getattr", ino = ino.0).entered();
-            answer::attr(reply, served.ops.getattr(ino.0));
+            answer::attr(reply, served.ops.getattr(ino.0))
         });
     }
 
@@ -301,7 +305,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let _span = trace_span!("setattr", ino = ino.0).entered();
             let times = times(atime, mtime);
             let changes = Changes { mode, uid, gid, size, times };
-            answer::attr(reply, served.ops.setattr(ino.0, &changes));
+            answer::attr(reply, served.ops.setattr(ino.0, &changes))
         });
     }
 
@@ -328,7 +332,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         let made = made(req, mode);
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("mknod", parent = parent.0, ?name).entered();
-            answer::entry(reply, served.ops.mknod(parent.0, name, &made, device(rdev)));
+            answer::entry(reply, served.ops.mknod(parent.0, name, &made, device(rdev)))
         });
     }
 
@@ -336,21 +340,21 @@ impl<T: Tree> Filesystem for Fuse<T> {
         let made = made(req, mode);
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("mkdir", parent = parent.0, ?name).entered();
-            answer::entry(reply, served.ops.mkdir(parent.0, name, &made));
+            answer::entry(reply, served.ops.mkdir(parent.0, name, &made))
         });
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("unlink", parent = parent.0, ?name).entered();
-            answer::empty(reply, served.ops.unlink(parent.0, name));
+            answer::empty(reply, served.ops.unlink(parent.0, name))
         });
     }
 
     fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("rmdir", parent = parent.0, ?name).entered();
-            answer::empty(reply, served.ops.rmdir(parent.0, name));
+            answer::empty(reply, served.ops.rmdir(parent.0, name))
         });
     }
 
@@ -361,7 +365,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.begin_as(Kind::Asks { bytes: target.len() }, home, move |served| {
             let _span = trace_span!("symlink", parent = parent.0, name = ?link_name).entered();
             let made = served.ops.symlink(parent.0, &link_name, &target, owner);
-            answer::entry(reply, made);
+            answer::entry(reply, made)
         });
     }
 
@@ -385,7 +389,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             let Some(_turn) = gate.enter() else { return };
             let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
             let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
-            answer::empty(reply, renamed);
+            answer::empty(reply, renamed).give();
         };
         match self.crew.here(home) {
             Some(_here) => drop(catch_unwind(AssertUnwindSafe(job))),
@@ -403,7 +407,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             if linked.as_ref().is_ok_and(|entry| entry.ino != ino.0) {
                 served.forget_attributes(ino.0);
             }
-            answer::entry(reply, linked);
+            answer::entry(reply, linked)
         });
     }
 
@@ -446,19 +450,16 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.work_in((parent, name), move |served, name| {
             let _span = trace_span!("create", parent = parent.0, ?name, flags).entered();
             let access = access(flags);
-            let created = served.ops.create(parent.0, name, access, &made);
-            match created {
-                Ok((entry, fh)) => {
-                    let begun = Begun::Made { expected: served.ops.expected_in(parent.0) };
-                    let route = served.open_stored((entry.ino, begun), (fh, access), |file| reply.open_backing(file));
-                    let past_cache = answer::goes_past_cache(access, served.agreed());
-                    if past_cache && matches!(route, Route::Cached) {
-                        served.ops.go_past_cache(fh);
-                    }
-                    answer::created(reply, &entry, fh, past_cache, route);
+            let created = served.ops.create(parent.0, name, access, &made).map(|(entry, fh)| {
+                let begun = Begun::Made { expected: served.ops.expected_in(parent.0) };
+                let route = served.open_stored((entry.ino, begun), (fh, access), |file| reply.open_backing(file));
+                let past_cache = answer::goes_past_cache(access, served.agreed());
+                if past_cache && matches!(route, Route::Cached) {
+                    served.ops.go_past_cache(fh);
                 }
-                Err(error) => reply.error(refused(&error)),
-            }
+                (entry, fh, past_cache, route)
+            });
+            answer::created(reply, created)
         });
     }
 
@@ -497,9 +498,9 @@ impl<T: Tree> Filesystem for Fuse<T> {
     ) {
         let write = Write { uid: req.uid(), ino, fh, offset, write_flags, flags };
         let home = self.ops.home(ino.0, None);
-        if let Some(_here) = self.crew.here(home) {
+        if let Some(here) = self.crew.here(home) {
             let Some(_turn) = self.gate.enter() else { return };
-            return write.work(&self.served, data, reply);
+            return here.work(|| write.work(&self.served, data, reply));
         }
         let data = data.to_vec();
         // The kernel has given up the pages that it writes back, and bounds them itself: nothing of that is refused.
@@ -527,14 +528,14 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.begin_as(Kind::Tells, self.ops.home(ino.0, None), move |served| {
             served.modes().release(ino.0);
             served.ops.release(fh.0);
-            reply.ok();
+            move || reply.ok()
         });
     }
 
     fn fsync(&self, _req: &Request, ino: INodeNo, fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.work(ino, move |served| {
             let _span = trace_span!("fsync", ino = ino.0, fh = fh.0).entered();
-            answer::empty(reply, served.ops.fsync(fh.0));
+            answer::empty(reply, served.ops.fsync(fh.0))
         });
     }
 
@@ -617,7 +618,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
     fn fsyncdir(&self, _req: &Request, ino: INodeNo, _fh: FileHandle, _datasync: bool, reply: ReplyEmpty) {
         self.work(ino, move |served| {
             let _span = trace_span!("fsyncdir", ino = ino.0).entered();
-            answer::empty(reply, served.ops.fsyncdir(ino.0));
+            answer::empty(reply, served.ops.fsyncdir(ino.0))
         });
     }
 
@@ -655,7 +656,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.work(ino, move |served| {
             let _span = trace_span!("fallocate", ino = ino.0, fh = fh.0, offset, length).entered();
             let allocated = served.ops.fallocate(fh.0, mode, offset, length);
-            answer::empty(reply, allocated.and_then(|()| served.written_by(uid, fh)));
+            answer::empty(reply, allocated.and_then(|()| served.written_by(uid, fh)))
         });
     }
 
@@ -705,7 +706,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.begin_as(Kind::Asks { bytes: value.len() }, self.ops.home(ino.0, None), move |served| {
             let _span = trace_span!("setxattr", ino = ino.0, ?name).entered();
             match served.agreed().keeps_xattrs {
-                true => answer::empty(reply, served.ops.setxattr(ino.0, &name, &value, flags)),
+                true => answer::empty(reply, served.ops.setxattr(ino.0, &name, &value, flags)).give(),
                 false => reply.error(Errno::ENOSYS),
             }
         });
@@ -716,7 +717,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.work(ino, move |served| {
             let _span = trace_span!("removexattr", ino = ino.0, ?name).entered();
             match served.agreed().keeps_xattrs {
-                true => answer::empty(reply, served.ops.removexattr(ino.0, &name)),
+                true => answer::empty(reply, served.ops.removexattr(ino.0, &name)).give(),
                 false => reply.error(Errno::ENOSYS),
             }
         });
@@ -776,11 +777,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         self.begin(Home::both(homes), move |served| {
             let _span = trace_span!("copy_file_range", from = ino_in.0, to = ino_out.0, len).entered();
             let copied = served.ops.copy((fh_in.0, offset_in), (fh_out.0, offset_out), len);
-            match copied.and_then(|count| served.written_by(uid, fh_out).map(|()| count)) {
-                // At most 1 GiB.
-                Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-                Err(error) => reply.error(refused(&error)),
-            }
+            answer::written(reply, copied.and_then(|count| served.written_by(uid, fh_out).map(|()| count)))
         });
     }
 }

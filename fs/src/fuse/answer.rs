@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fuser::{
     BackingId, Errno, FileHandle, FopenFlags, Generation, ReplyAttr, ReplyCreate, ReplyEmpty, ReplyEntry, ReplyOpen,
-    ReplyXattr,
+    ReplyWrite, ReplyXattr,
 };
 use tracing::debug;
 
@@ -13,26 +13,50 @@ use crate::error::{Error, Result};
 use crate::kept::Agreed;
 use crate::ops::{Access, Entry};
 
+/// What is left of a request when its work is done: to tell the kernel.
+pub(super) trait Answer {
+    fn give(self);
+}
+
+/// It was given with the work.
+impl Answer for () {
+    fn give(self) {}
+}
+
+impl<F: FnOnce()> Answer for F {
+    fn give(self) {
+        self();
+    }
+}
+
 /// Numbers are never used twice, so their generation never changes.
 pub(super) const GENERATION: Generation = Generation(0);
 
-pub(super) fn entry(reply: ReplyEntry, result: Result<Entry>) {
-    match result {
+pub(super) fn entry(reply: ReplyEntry, result: Result<Entry>) -> impl FnOnce() {
+    move || match result {
         Ok(entry) => reply.entry(&entry.ttl, &file_attr(&entry), GENERATION),
         Err(error) => reply.error(refused(&error)),
     }
 }
 
-pub(super) fn attr(reply: ReplyAttr, result: Result<Entry>) {
-    match result {
+pub(super) fn attr(reply: ReplyAttr, result: Result<Entry>) -> impl FnOnce() {
+    move || match result {
         Ok(entry) => reply.attr(&entry.ttl, &file_attr(&entry)),
         Err(error) => reply.error(refused(&error)),
     }
 }
 
-pub(super) fn empty(reply: ReplyEmpty, result: Result<()>) {
-    match result {
+pub(super) fn empty(reply: ReplyEmpty, result: Result<()>) -> impl FnOnce() {
+    move || match result {
         Ok(()) => reply.ok(),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+/// So many bytes, of a request of 1 MiB or, where it copies, 1 GiB at most.
+pub(super) fn written(reply: ReplyWrite, result: Result<usize>) -> impl FnOnce() {
+    move || match result {
+        Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
         Err(error) => reply.error(refused(&error)),
     }
 }
@@ -94,7 +118,15 @@ pub(super) fn goes_past_cache(access: Access, agreed: Agreed) -> bool {
     access.only_writes() && agreed.passthrough
 }
 
-pub(super) fn created(reply: ReplyCreate, entry: &Entry, fh: u64, past_cache: bool, route: Route) {
+/// What was made, how it is read and written, and whether past the cache.
+pub(super) fn created(reply: ReplyCreate, result: Result<(Entry, u64, bool, Route)>) -> impl FnOnce() {
+    move || match result {
+        Ok((entry, fh, past_cache, route)) => made(reply, &entry, fh, past_cache, route),
+        Err(error) => reply.error(refused(&error)),
+    }
+}
+
+fn made(reply: ReplyCreate, entry: &Entry, fh: u64, past_cache: bool, route: Route) {
     let (attr, fh) = (file_attr(entry), FileHandle(fh));
     let flags = if past_cache { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
     match route {

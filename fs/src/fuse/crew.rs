@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use tracing::warn;
 
+use super::answer::Answer;
 use crate::ops::Home;
 
 /// Requests of one part of the tree that are worked on at once: each takes a thread.
@@ -75,6 +76,16 @@ struct Part {
 pub(super) struct Here<'a> {
     crew: &'a Arc<Crew>,
     home: Home,
+}
+
+impl Here<'_> {
+    /// Does `job`, and answers when that is counted no more: whom the answer wakes may keep this thread from its processor, and the
+    /// next request is not to take it for one that hangs.
+    pub(super) fn work<A: Answer>(self, job: impl FnOnce() -> A) {
+        let answer = job();
+        drop(self);
+        answer.give();
+    }
 }
 
 impl Drop for Here<'_> {
@@ -252,6 +263,18 @@ mod tests {
         assert!(crew.here(Home(3)).is_some());
         drop((second, third));
         assert!(crew.lock().parts.is_empty(), "nothing is kept of what is over");
+    }
+
+    #[test]
+    fn who_answers_is_at_work_no_more() {
+        let crew = Crew::new(2);
+        let is_free = || crew.here(Home(1)).is_some();
+        let (answered, told) = channel();
+        crew.here(Home(1)).unwrap().work(|| {
+            assert!(!is_free());
+            move || answered.send(is_free()).unwrap()
+        });
+        assert_eq!(told.recv(), Ok(true));
     }
 
     #[test]

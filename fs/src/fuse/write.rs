@@ -5,7 +5,7 @@ use nix::fcntl::OFlag;
 use tracing::trace_span;
 
 use super::Served;
-use super::answer::refused;
+use super::answer;
 use super::convert::access;
 use crate::error::Result;
 use crate::tree::Tree;
@@ -21,18 +21,14 @@ pub(super) struct Write {
 }
 
 impl Write {
-    pub(super) fn work<T: Tree>(&self, served: &Served<T>, data: &[u8], reply: ReplyWrite) {
+    pub(super) fn work<T: Tree>(&self, served: &Served<T>, data: &[u8], reply: ReplyWrite) -> impl FnOnce() + use<T> {
         let Self { ino, fh, offset, .. } = *self;
         let _span = trace_span!("write", ino = ino.0, fh = fh.0, offset, size = data.len()).entered();
         let written = match served.ops.tell(fh.0, self.uid, data) {
             Ok(None) => self.write(served, data),
             told => told.map(|count| count.unwrap_or(data.len())),
         };
-        match written {
-            // A request is at most 1 MiB.
-            Ok(count) => reply.written(u32::try_from(count).unwrap_or(u32::MAX)),
-            Err(error) => reply.error(refused(&error)),
-        }
+        answer::written(reply, written)
     }
 
     fn write<T: Tree>(&self, served: &Served<T>, data: &[u8]) -> Result<usize> {
