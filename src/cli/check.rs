@@ -41,13 +41,10 @@ pub(super) async fn run(
         }
         let (mut found, jobs) = check(path, shelf);
         if answers && !found.iter().any(Diagnostic::is_error) {
-            match said_by_daemon(client, shelf, path, &jobs).await {
-                Ok(said) => found.extend(said),
-                Err(why) => {
-                    answers = false;
-                    let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
-                    output::aside(&output::plain(&told));
-                }
+            if let Err(why) = said_by_daemon(client, shelf, path, &jobs, &mut found).await {
+                answers = false;
+                let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
+                output::aside(&output::plain(&told));
             }
             found.dedup();
         }
@@ -120,26 +117,31 @@ impl Made {
     }
 }
 
-/// What a daemon refuses that is good by itself: it knows the machine, and what the workspace may have. Of a sweep one job is
-/// asked about for each size. An error is why it does not answer.
-async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Made]) -> Result<Vec<Diagnostic>, String> {
+/// Adds what a daemon refuses that is good by itself: it knows the machine, and what the workspace may have. Of a sweep one job is
+/// asked about for each size. An error is why it does not answer, or no longer.
+async fn said_by_daemon(
+    client: &Client,
+    shelf: &Shelf,
+    path: &Path,
+    jobs: &[Made],
+    found: &mut Vec<Diagnostic>,
+) -> Result<(), String> {
     let file = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-    let Some(key) = file.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
+    let Some(key) = file.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Ok(()) };
     for (number, made) in jobs.iter().enumerate() {
         if jobs[..number].iter().any(|other| made.takes_as_much_as(other)) {
             continue;
         }
         let said = match tokio::time::timeout(ANSWERS_WITHIN, client.check(&key, &made.text)).await {
             Ok(Ok(checked)) => checked.diagnostics,
-            Ok(Err(ClientError::NotRunning { .. })) => return Ok(found),
+            Ok(Err(ClientError::NotRunning { .. })) => return Ok(()),
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("it has not answered within {} s", ANSWERS_WITHIN.as_secs())),
         };
         let errors = said.into_iter().filter(Diagnostic::is_error);
         found.extend(errors.map(|error| Diagnostic { file: path.display().to_string(), ..error }));
     }
-    Ok(found)
+    Ok(())
 }
 
 /// What there is to say, and the jobs that the file makes by their names.

@@ -66,29 +66,38 @@ pub(super) fn driver(nvml: &Nvml) -> Result<Driver, NvmlError> {
 const SET_WORDS: usize = 16;
 
 /// All but which card it is may be missing: then a card is had as any other, but nobody can ask for it by what it does not tell.
-pub(super) fn facts(device: &Device<'_>) -> Result<Facts, NvmlError> {
+/// Beside it whether it may tell more when it is asked again.
+pub(super) fn facts(device: &Device<'_>) -> Result<(Facts, bool), NvmlError> {
+    let mut failed = false;
     let uuid = device.uuid()?;
     let uuid = uuid.parse().map_err(|_| NvmlError::Unknown)?;
     // By the node's memory: what NVML calls a card's node is that of its own memory, which few have.
     let nodes = device.memory_affinity(SET_WORDS, 0).map(|set| numbers(&set)).unwrap_or_default();
-    Ok(Facts {
+    let facts = Facts {
         uuid,
-        name: unless_gone(device.name())?.unwrap_or_else(|| NAMELESS.to_owned()),
+        name: told(device.name(), &mut failed)?.unwrap_or_else(|| NAMELESS.to_owned()),
         minor: device.minor_number().ok(),
-        bus: unless_gone(device.pci_info())?.map(|place| place.bus_id.to_lowercase()).unwrap_or_default(),
+        bus: told(device.pci_info(), &mut failed)?.map(|place| place.bus_id.to_lowercase()).unwrap_or_default(),
         numa_node: nodes.first().copied().filter(|_| nodes.len() == 1),
         cpus: device.cpu_affinity(SET_WORDS).map(|set| numbers(&set)).unwrap_or_default(),
-        memory: unless_gone(device.memory_info())?.map(|memory| memory.total),
-    })
+        memory: told(device.memory_info(), &mut failed)?.map(|memory| memory.total),
+    };
+    Ok((facts, failed))
 }
 
 /// Of a card that does not tell what it is called.
 const NAMELESS: &str = "unknown GPU";
 
-fn unless_gone<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+/// `None` where it does not tell; whether that is by a failure, and not since it never does, is kept in `failed`.
+fn told<T>(answer: Result<T, NvmlError>, failed: &mut bool) -> Result<Option<T>, NvmlError> {
     match answer {
         Err(error) if is_gone(&error) => Err(error),
-        answer => Ok(answer.ok()),
+        Err(error) => {
+            let never = [NvmlError::NotSupported, NvmlError::NoPermission, NvmlError::FunctionNotFound];
+            *failed |= !never.iter().any(|known| std::mem::discriminant(known) == std::mem::discriminant(&error));
+            Ok(None)
+        }
+        Ok(value) => Ok(Some(value)),
     }
 }
 
@@ -275,16 +284,17 @@ pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], users: 
 }
 
 /// Whether it runs a program of this name, by the file that is executed: what a process calls itself anybody may choose, and so they
-/// may for files of their own.
+/// may for files of their own, and for any file in a mount namespace of their own.
 fn runs_one_of(pid: u32, names: &[String]) -> bool {
     use std::os::unix::fs::MetadataExt;
     let file = format!("/proc/{pid}/exe");
     let (Ok(path), Ok(found)) = (std::fs::read_link(&file), std::fs::metadata(&file)) else { return false };
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    // As the kernel has it once the file was replaced by a newer one.
-    let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
+    // As the kernel has it once the file was replaced by a newer one; then it has no name left.
+    let replaced = name.strip_suffix(" (deleted)").filter(|_| found.nlink() == 0);
+    let here = std::fs::metadata(&path).is_ok_and(|here| (here.dev(), here.ino()) == (found.dev(), found.ino()));
     let is_roots = found.uid() == 0 && found.mode() & 0o022 == 0;
-    is_roots && names.iter().any(|known| known == name)
+    is_roots && (here || replaced.is_some()) && names.iter().any(|known| known == replaced.unwrap_or(&name))
 }
 
 /// Tasks have their control groups below `tasks`.

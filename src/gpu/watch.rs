@@ -217,6 +217,8 @@ struct Opened {
     cards: Vec<Placed>,
     nameless: Vec<String>,
     topology: Topology,
+    /// A card has failed to tell something of itself, and may when it is asked again.
+    is_vague: bool,
     listener: Listener,
     is_deaf: bool,
     since: Instant,
@@ -302,6 +304,8 @@ impl Watcher {
             Err(reason) => Inventory { driver: Driver::Missing { reason }, ..Inventory::default() },
             Ok(()) => self.read(with_usage, begun),
         };
+        // Devices may have to be made for long, and who uses the cards was asked before.
+        found.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.add_lost(&before, &mut found);
         in_order(&mut found);
         if let Some(devices) = &self.settings.devices {
@@ -316,7 +320,6 @@ impl Watcher {
             card.findings = health::judge(&card.signs, self.xids.file());
         }
         found.at = Some(begun);
-        found.took_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
         tell(&before, &found);
         let differs = differs(&before, &found);
         let found = Arc::new(found);
@@ -336,7 +339,7 @@ impl Watcher {
     fn is_to_be_opened(&self, before: &Inventory) -> bool {
         let Some(opened) = &self.opened else { return true };
         let misses = before.cards.iter().any(|card| card.signs.lost.is_some()) || !opened.nameless.is_empty();
-        let may_help = misses || opened.cards.is_empty() || opened.is_deaf;
+        let may_help = misses || opened.cards.is_empty() || opened.is_vague || opened.is_deaf;
         (may_help && opened.since.elapsed() >= self.settings.anew_every) || self.listed() != self.listing
     }
 
@@ -465,16 +468,19 @@ fn read_card(
 impl Opened {
     fn of(nvml: Arc<Nvml>, words: Sender<Word>) -> Result<Self, nvml_wrapper::error::NvmlError> {
         let count = nvml.device_count()?;
-        let (mut cards, mut nameless) = (Vec::new(), Vec::new());
+        let (mut cards, mut nameless, mut is_vague) = (Vec::new(), Vec::new(), false);
         for index in 0..count {
             match nvml.device_by_index(index).and_then(|device| nvml::facts(&device)) {
-                Ok(facts) => cards.push((index, facts)),
+                Ok((facts, failed)) => {
+                    cards.push((index, facts));
+                    is_vague |= failed;
+                }
                 Err(error) => nameless.push(format!("card {index} does not answer: {error}")),
             }
         }
         let (driver, topology) = (nvml::driver(&nvml)?, nvml::topology(&nvml, &cards));
         let listener = Listener::start(nvml.clone(), count, words);
-        Ok(Self { nvml, driver, cards, nameless, topology, listener, is_deaf: false, since: Instant::now() })
+        Ok(Self { nvml, driver, cards, nameless, topology, is_vague, listener, is_deaf: false, since: Instant::now() })
     }
 }
 

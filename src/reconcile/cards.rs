@@ -301,8 +301,8 @@ impl<S: Store> Reconciler<S> {
         card.is_some_and(|card| health::worst(&card.findings) != Some(Level::Failed))
     }
 
-    /// Cards of a job that have failed as they were seen last, and what is said of each.
-    pub(super) fn failures_of(&self, key: &JobKey) -> Vec<(GpuUuid, String)> {
+    /// Cards of a job that have failed as they were seen last, and what is said of each, once though tasks share it.
+    pub(super) fn failures_of(&self, key: &JobKey) -> BTreeMap<GpuUuid, String> {
         let failure = |(_, lease): (&TaskRecord, &GpuLease)| {
             let Some(card) = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid) else {
                 // It went while nobody looked; one that does not tell its name may be it.

@@ -97,11 +97,16 @@ impl Run {
 
     /// How many attempts may follow the last one, which has failed.
     pub(super) fn told_left(&self) -> String {
-        let left = format!("{} more attempt(s) allowed", self.attempts_left());
+        let left = self.attempts_left();
+        let told = format!("{left} more attempt(s) allowed");
         let last = self.record.attempts.last();
         match last.is_some_and(|attempt| failure_kind(&self.spec, attempt) == RetryOn::Lost) {
-            true => format!("{left}, of which {} may be lost and be tried again", LOST_MAX.saturating_sub(self.lost())),
-            false => left,
+            // After the last one nothing is tried again.
+            true => {
+                let may_be = LOST_MAX.saturating_sub(self.lost()).min(left.saturating_sub(1) as usize);
+                format!("{told}, of which {may_be} may be lost and be tried again")
+            }
+            false => told,
         }
     }
 }

@@ -246,7 +246,7 @@ impl<S: Store> Reconciler<S> {
     /// attempt is touched.
     fn started_again(&mut self, task: TaskId, end: &EndRecord) -> bool {
         let Some(key) = self.attempts.get(&task.attempt).cloned() else { return false };
-        let failed: Vec<_> = self.failures_of(&key).into_iter().map(|(uuid, _)| uuid).collect();
+        let failed: Vec<_> = self.failures_of(&key).into_keys().collect();
         let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { return false };
         let (spec, is_refused) = (run.spec.clone(), run.refused.is_some());
         let Some(attempt) = run.live_attempt_mut() else { return false };

@@ -347,6 +347,16 @@ fn a_call_that_fails_leaves_out_what_it_would_tell_and_no_more() {
 }
 
 #[test]
+fn what_a_card_has_failed_to_tell_it_is_asked_again_but_not_what_it_never_tells() {
+    for (error, asked_again) in [("UNKNOWN", true), ("NOT_SUPPORTED", false)] {
+        let machine = Machine::with(&format!("errors.nvmlDeviceGetMemoryInfo_v2 = \"{error}\"\n{}", cards(1)));
+        assert_eq!(machine.look().cards[0].facts.memory, None);
+        machine.fake.shows(&cards(1));
+        assert_eq!(machine.look().cards[0].facts.memory.is_some(), asked_again, "{error}");
+    }
+}
+
+#[test]
 fn a_card_that_says_that_it_is_lost_or_wants_a_reset_is_failed_alone() {
     let dead = "errors.nvmlDeviceGetTemperature = \"GPU_IS_LOST\"";
     let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, dead), card(1, ""))).look();
@@ -571,17 +581,24 @@ fn a_program_that_is_to_be_ignored_is_known_by_its_file_which_nobody_but_root_ca
     let place = tempfile::tempdir().unwrap();
     let program = std::fs::canonicalize("/bin/sleep").unwrap();
     let name = program.file_name().unwrap().to_str().unwrap().to_owned();
-    // As a user could have it under the same name.
+    // As a user could have it under the same name, or show it under that in a place of their own.
+    let shown = place.path().join("Xorg");
+    std::fs::write(&shown, "").unwrap();
+    let show = format!("mount --bind {} {place} && exec {place} 1000", program.display(), place = shown.display());
     let own = place.path().join(&name);
     std::fs::copy(&program, &own).unwrap();
     std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o777)).unwrap();
-    let mut children = [Path::new("/bin/sleep"), &own].map(|path| {
-        let mut command = std::process::Command::new(path);
-        std::os::unix::process::CommandExt::arg0(&mut command, "sleep");
-        command.arg("1000").spawn().unwrap()
+    let mut commands = [Path::new("/bin/sleep"), &own, Path::new("unshare")].map(std::process::Command::new);
+    for command in &mut commands[..2] {
+        std::os::unix::process::CommandExt::arg0(command.arg("1000"), "sleep");
+    }
+    commands[2].args(["-rm", "sh", "-c", &show]);
+    let mut children = commands.map(|mut command| command.spawn().unwrap());
+    let pids = children.each_ref().map(std::process::Child::id);
+    wait_for("what is shown to run", || {
+        std::fs::read_link(format!("/proc/{}/exe", pids[2])).ok()?.ends_with("Xorg").then_some(())
     });
-    let [ours, theirs] = [0, 1].map(|at| children[at].id());
-    let processes = format!("processes = [{{ pid = {ours}, bytes = 1 }}, {{ pid = {theirs}, bytes = 1 }}]");
+    let processes = format!("processes = [{}]", pids.map(|pid| format!("{{ pid = {pid}, bytes = 1 }}")).join(", "));
     let text = format!("driver = \"1\"\n{}", card(0, &processes));
     let ignored = |names: &[&str]| {
         let ignore: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -589,8 +606,8 @@ fn a_program_that_is_to_be_ignored_is_known_by_its_file_which_nobody_but_root_ca
         let usage = found.cards[0].usage.clone().unwrap();
         usage.processes.unwrap().iter().map(|process| process.is_ignored).collect::<Vec<_>>()
     };
-    assert_eq!(ignored(&["Xorg", &name]), [true, false]);
-    assert_eq!(ignored(&["Xorg"]), [false, false]);
+    assert_eq!(ignored(&["Xorg", &name]), [true, false, false]);
+    assert_eq!(ignored(&["Xorg"]), [false; 3]);
     children.iter_mut().for_each(|child| {
         child.kill().unwrap();
         child.wait().unwrap();

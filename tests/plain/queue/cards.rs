@@ -478,6 +478,17 @@ fn lost(count: usize, places: &[usize], at: u64) -> Inventory {
 }
 
 #[test]
+fn a_job_whose_tasks_share_a_card_is_told_once_that_it_has_failed() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/job", &format!("roles.w.count = 2\n{}", share(1, "")));
+    assert_eq!(daemon.cards_of("a/job"), [gpu(0)]);
+    daemon.now += 10;
+    daemon.cards(lost(1, &[0], daemon.now));
+    assert_eq!(daemon.told("a/job", "alarm: GPU 0"), 1);
+}
+
+#[test]
 fn a_card_that_is_well_again_is_told_so_and_anew_when_it_fails_again_but_a_silent_driver_fails_none() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.cards(idle(1, 1000));

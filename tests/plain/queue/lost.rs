@@ -36,6 +36,16 @@ fn a_run_that_is_lost_again_and_again_is_told_the_bound_and_ends_by_it() {
 }
 
 #[test]
+fn what_is_lost_when_no_attempt_is_left_is_not_said_to_be_tried_again() {
+    let mut daemon = Daemon::new(Quotas::default());
+    daemon.file("a/j", "retries = 1");
+    lose(&mut daemon);
+    assert_eq!(daemon.told("a/j", "1 more attempt(s) allowed, of which 0 may be lost"), 1);
+    lose(&mut daemon);
+    assert_eq!(daemon.state("a/j"), State::Failed);
+}
+
+#[test]
 fn who_has_no_retries_is_told_of_them_where_an_attempt_is_lost() {
     for (text, hint) in [("", true), ("retries = 1\nretry.on = [\"oom\"]", false)] {
         let mut daemon = Daemon::new(Quotas::default());
