@@ -128,7 +128,10 @@ pub(super) fn write(
     files::check_workspace(key)?;
     let name = format!("{}{TEMPLATE_SUFFIX}", key.job);
     let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
-    Template::read(&layer).map_err(ApiError::InvalidTemplate)?;
+    let misfits = Template::read(&layer).map_err(ApiError::InvalidTemplate)?.misfits(&layer);
+    if !misfits.is_empty() {
+        return Err(ApiError::InvalidTemplate(misfits));
+    }
     let file = path(paths, key);
     files::as_caller(caller, || {
         let target = Target::of(paths, &file).map_err(|error| files::told(&file, "write", &error))?;
