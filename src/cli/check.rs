@@ -10,6 +10,7 @@ use super::Exit;
 use super::output::{self, Format};
 use super::shelf::Shelf;
 use super::show;
+use super::wait::reports_of_sweep;
 use crate::api::client::{Client, ClientError};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName};
@@ -39,10 +40,14 @@ pub(super) async fn run(
             exit = Exit::Failure;
             continue;
         }
-        let (mut found, jobs) = check(path, shelf);
+        let (mut found, mut jobs) = check(path, shelf);
         if answers && !found.iter().any(Diagnostic::is_error) {
             match said_by_daemon(client, shelf, path, &jobs).await {
-                Ok(said) => found.extend(said),
+                Ok(said) => {
+                    found.extend(said);
+                    let known = known_of_sweep(client, shelf, path, &jobs).await;
+                    under_known_names(&mut jobs, &known);
+                }
                 Err(why) => {
                     answers = false;
                     let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
@@ -105,6 +110,8 @@ fn tell_masked(path: &Path, format: Format) -> anyhow::Result<()> {
 /// A job that a file makes.
 struct Made {
     name: JobName,
+    /// What it is in a sweep.
+    values: Vec<(String, String)>,
     /// All that it is made of, as one file.
     text: String,
     spec: JobSpec,
@@ -140,6 +147,28 @@ async fn said_by_daemon(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Mad
         found.extend(errors.map(|error| Diagnostic { file: path.display().to_string(), ..error }));
     }
     Ok(found)
+}
+
+/// The jobs that a daemon has of a sweep, with their values; none where it does not say.
+async fn known_of_sweep(client: &Client, shelf: &Shelf, path: &Path, jobs: &[Made]) -> Vec<Known> {
+    let sweep = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).filter(|_| jobs.len() > 1);
+    let Some(sweep) = sweep.map(|job| JobKey::new(shelf.workspace_of(path), job)) else { return Vec::new() };
+    match tokio::time::timeout(ANSWERS_WITHIN, reports_of_sweep(client, &sweep)).await {
+        Ok(Ok(known)) => known.into_iter().filter_map(|job| Some((job.job.parse().ok()?, job.sweep))).collect(),
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+/// A job and what it is in its sweep.
+type Known = (JobName, Vec<(String, String)>);
+
+/// A job of a sweep goes on by the name that an earlier version has given it.
+fn under_known_names(jobs: &mut [Made], known: &[Known]) {
+    let is_known = |job: &Made| known.iter().any(|(name, _)| *name == job.name);
+    for job in jobs.iter_mut().filter(|job| !job.values.is_empty() && !is_known(job)) {
+        let known = known.iter().find(|(_, values)| *values == job.values);
+        job.name = known.map_or_else(|| job.name.clone(), |(name, _)| name.clone());
+    }
 }
 
 /// What there is to say, and the jobs that the file makes by their names.
@@ -182,24 +211,25 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<Made>) {
 }
 
 fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
-    let one = |stack: &Stack, job: &JobName| {
+    let one = |stack: &Stack, job: &JobName, values: &[(String, String)]| {
         let expanded = stack.expand();
         let mut told = expanded.diagnostics;
         if let Some(good) = &expanded.spec {
             told.extend(advice::diagnostics(stack, name, good));
             told.extend(stack.awaits_itself(&[name, job], good));
         }
-        (told, expanded.spec.map(|spec| Made { name: job.clone(), text: expanded.text, spec }))
+        (told, expanded.spec.map(|spec| Made { name: job.clone(), values: values.to_vec(), text: expanded.text, spec }))
     };
     let combinations = match stack.combinations(name) {
         Err(found) => return (found, Vec::new()),
         Ok(None) => {
-            let (found, job) = one(stack, name);
+            let (found, job) = one(stack, name, &[]);
             return (found, job.into_iter().collect());
         }
         Ok(Some(combinations)) => combinations,
     };
-    let made = combinations.iter().map(|combination| one(&stack.with(combination), &combination.name));
+    let made =
+        combinations.iter().map(|combination| one(&stack.with(combination), &combination.name, &combination.values));
     let (found, jobs): (Vec<_>, Vec<_>) = made.unzip();
     let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
     found.dedup();
@@ -207,4 +237,27 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
     let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.spec)));
     found.extend(in_each_other_s_way(&stack.job.file, named));
     (found, jobs.into_iter().flatten().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Layer;
+
+    #[test]
+    fn a_job_of_a_sweep_is_called_as_the_daemon_calls_it() {
+        let text = "command = 'x'\n[sweep]\nenv.M = ['org/a', 'b', 'c/d']";
+        let (found, mut jobs) = check_stack(&Stack::of(Layer::new("grid.toml", text)), &"grid".parse().unwrap());
+        assert!(found.is_empty() && jobs.len() == 3, "{found:?}");
+        let before: Vec<JobName> = jobs.iter().map(|job| job.name.clone()).collect();
+        let known = |name: &str, value: &str| -> Known {
+            (name.parse().unwrap(), vec![("env.M".to_owned(), value.to_owned())])
+        };
+        under_known_names(
+            &mut jobs,
+            &[known("grid~org-a", "org/a"), known("grid~b", "b"), known("grid~other", "other")],
+        );
+        let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
+        assert_eq!(names, ["grid~org-a", "grid~b", before[2].as_str()]);
+    }
 }

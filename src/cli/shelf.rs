@@ -12,6 +12,7 @@ use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
 use crate::spec::near::nearest;
+use crate::spec::sweep::called;
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 use crate::sys::rooted::Held;
@@ -92,7 +93,7 @@ impl Shelf {
             let file = self.job(&JobKey::new(key.workspace.clone(), sweep.clone()))?;
             let Ok(stack) = self.stack(&file) else { continue };
             let found = stack.combinations(&sweep).ok().flatten().unwrap_or_default();
-            if let Some(one) = found.iter().find(|one| one.name == key.job) {
+            if let Some(one) = called(&found, &key.job) {
                 return Ok(Made::BySweep(stack.with(one)));
             }
         }
@@ -301,6 +302,36 @@ fn unwritable(path: &Path, error: io::Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_of_a_sweep_is_found_by_its_file_under_the_name_that_an_earlier_version_has_given_it() {
+        let root = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(root.path()).unwrap();
+        fs::create_dir_all(shelf.jobs_d.join("vision")).unwrap();
+        let text = "command = 'x'\nenv.MODEL = 'none'\n[sweep]\nenv.MODEL = ['org/a', 'b', 'c/d', 'c:d', 'b-']";
+        fs::write(shelf.jobs_d.join("vision/my~grid.toml"), text).unwrap();
+        let found = |name: &str| match shelf.stack_of(&format!("vision/my~grid~{name}").parse().unwrap()) {
+            Ok(Made::BySweep(stack)) => stack.expand().spec.unwrap().roles[0].env[0].1.clone(),
+            Ok(Made::ByFile(..)) => panic!("a file of its own"),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!((found("b"), found("b-")), ("b".to_owned(), "b-".to_owned()));
+        // Before there were digits behind such a word.
+        assert_eq!(found("org-a"), "org/a");
+        // Two would have had this one, and were called by a hash.
+        assert!(found("c-d").contains("there is no job file of vision/my~grid~c-d"), "{}", found("c-d"));
+        let names = shelf.stack(&shelf.jobs_d.join("vision/my~grid.toml")).unwrap();
+        let made = names.combinations(&"my~grid".parse().unwrap()).unwrap().unwrap();
+        let now: Vec<&str> = made.iter().map(|one| one.name.as_str()).collect();
+        assert!(
+            now[0].starts_with("my~grid~org-a-") && now[2].starts_with("my~grid~c-d-") && now[2] != now[3],
+            "{now:?}"
+        );
+        assert_eq!(found("bc4ebd95a398"), "c/d");
+        for (name, value) in now.iter().zip(["org/a", "b", "c/d", "c:d", "b-"]) {
+            assert_eq!(found(name.strip_prefix("my~grid~").unwrap()), value);
+        }
+    }
 
     #[test]
     fn no_job_file_or_template_is_written_or_removed_through_a_link_in_the_place_of_a_workspace() {

@@ -31,7 +31,16 @@ pub struct Combination {
     pub name: JobName,
     /// The keys as they are written in the sweep, and their values.
     pub values: Vec<(String, String)>,
+    /// What an earlier version has called it, or may have: it may go on by such a name.
+    former: Vec<JobName>,
     pub(super) layer: Layer,
+}
+
+/// The job that goes by a name; by one of an earlier version where it can be no other's.
+pub fn called<'c>(made: &'c [Combination], name: &JobName) -> Option<&'c Combination> {
+    let mut former = made.iter().filter(|one| one.former.contains(name));
+    let only = former.next().filter(|_| former.next().is_none());
+    made.iter().find(|one| one.name == *name).or(only)
 }
 
 /// A key of the sweep and the values that it takes.
@@ -86,7 +95,8 @@ pub(super) fn combinations(
     let file = layers.first().map_or("", |layer| layer.file.as_str());
     let chosen = (0..count.unwrap_or(0)).map(|number| choose(&reader.axes, number)).collect::<Vec<_>>();
     let names = names(job, &chosen).map_err(|message| vec![error(layers, sweep.at, "sweep", message)])?;
-    Ok(chosen.iter().zip(names).map(|(values, name)| combination(file, &reader.axes, values, name)).collect())
+    let made = chosen.iter().zip(names);
+    Ok(made.map(|(values, name)| combination(file, &reader.axes, values, name, former(job, values))).collect())
 }
 
 struct Reader<'e, 'l> {
@@ -179,14 +189,14 @@ fn choose<'e>(axes: &[Axis<'e>], mut number: usize) -> Vec<&'e Node> {
     chosen
 }
 
-fn combination(file: &str, axes: &[Axis<'_>], chosen: &[&Node], name: JobName) -> Combination {
+fn combination(file: &str, axes: &[Axis<'_>], chosen: &[&Node], name: JobName, former: Vec<JobName>) -> Combination {
     let values: Vec<(String, String)> =
         axes.iter().zip(chosen).map(|(axis, node)| (axis.label.clone(), shown(node))).collect();
     let told: Vec<String> = values.iter().map(|(label, value)| format!("{label} = {value}")).collect();
     let lines = axes.iter().zip(chosen).map(|(axis, node)| format!("{} = {}\n", key(&axis.path), written(node)));
     let told = told.join(", ").replace(char::is_control, "?");
     let layer = Layer { file: format!("{file} (sweep, {told})"), text: lines.collect() };
-    Combination { name, values, layer }
+    Combination { name, values, former, layer }
 }
 
 fn key(path: &[String]) -> String {
@@ -218,6 +228,12 @@ fn name(job: &JobName, values: &[&Node]) -> Result<JobName, NameError> {
     let digits = hash.get(..DIGITS).filter(|_| !is_whole).map(|digits| format!("-{digits}")).unwrap_or_default();
     let readable: Result<JobName, NameError> = format!("{job}{BETWEEN}{words}{digits}").parse();
     readable.or_else(|_| format!("{job}{BETWEEN}{hash}").parse())
+}
+
+/// Before there were digits: by its words if no other job of the file had the same, else by the hash.
+fn former(job: &JobName, values: &[&Node]) -> Vec<JobName> {
+    let names = [words(values), hash(values)].map(|own| format!("{job}{BETWEEN}{own}").parse());
+    names.into_iter().filter_map(Result::ok).collect()
 }
 
 fn words(values: &[&Node]) -> String {
