@@ -35,6 +35,7 @@ use std::net::Ipv4Addr;
 use serde::{Deserialize, Serialize};
 
 pub use layout::{Access, Content, Place};
+pub(crate) use naming::hash as hash_of_name;
 pub use parameters::with_equals;
 
 use crate::ids::JobKey;
@@ -108,13 +109,25 @@ pub struct Task<'a> {
     pub role: &'a Role,
     pub index: u32,
     pub ordinal: u32,
+    /// How often it was started again by itself in this attempt.
+    pub again: u32,
 }
 
 impl<'a> Task<'a> {
     /// The tasks of an attempt in order.
     pub fn all(spec: &'a JobSpec, identity: &'a Identity, placement: &'a Placement, inside: &'a Inside) -> Vec<Self> {
         let tasks = spec.tasks().zip(0..);
-        tasks.map(|((role, index), ordinal)| Self { spec, identity, placement, inside, role, index, ordinal }).collect()
+        let task = |((role, index), ordinal): ((&'a Role, u32), u32)| Self {
+            spec,
+            identity,
+            placement,
+            inside,
+            role,
+            index,
+            ordinal,
+            again: 0,
+        };
+        tasks.map(task).collect()
     }
 
     /// All tasks of its attempt that are no services, with itself.

@@ -222,7 +222,8 @@ async fn change_template(call: Call, context: &Context) -> Result<Response<Body>
     }
     let place = if call.query.flag("new") { Place::New } else { Place::Any };
     let (text, message) = (whole(call.request.into_body(), most).await?.to_vec(), format!("template {key} is written"));
-    let is_new = blocking(move || templates::write(&paths, &caller, &key, text, place)).await?;
+    let specs = context.config.now().specs.clone();
+    let is_new = blocking(move || templates::write((&paths, &specs), &caller, &key, text, place)).await?;
     Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &Done { message }))
 }
 

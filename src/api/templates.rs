@@ -14,8 +14,9 @@ use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
 use crate::reconcile::Caller;
-use crate::spec::Layer;
+
 use crate::spec::template::{Param, Template};
+use crate::spec::{Layer, ResourceSpecs, Stack};
 
 /// A template: it may be broken.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -119,7 +120,7 @@ pub(super) fn show(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Templ
 
 /// Writes a template, whole, if jobs can be made of it; whether there was none before. Blocks.
 pub(super) fn write(
-    paths: &Paths,
+    (paths, specs): (&Paths, &ResourceSpecs),
     caller: &Caller,
     key: &JobKey,
     text: Vec<u8>,
@@ -128,11 +129,17 @@ pub(super) fn write(
     files::check_workspace(key)?;
     let name = format!("{}{TEMPLATE_SUFFIX}", key.job);
     let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
-    Template::read(&layer).map_err(ApiError::InvalidTemplate)?;
+    let text = layer.text.clone();
+    let mut stack = Stack::of_template(layer);
+    stack.specs = specs.of_template(&key.workspace);
+    let problems = stack.problems_of_template();
+    if !problems.is_empty() {
+        return Err(ApiError::InvalidTemplate(problems));
+    }
     let file = path(paths, key);
     files::as_caller(caller, || {
         let target = Target::of(paths, &file).map_err(|error| files::told(&file, "write", &error))?;
-        files::put(caller, &target, layer.text.as_bytes(), place, &format!("template {key}"))
+        files::put(caller, &target, text.as_bytes(), place, &format!("template {key}"))
     })?
 }
 

@@ -87,7 +87,7 @@ fn as_json(path: &Path, jobs: &[Made], effective: bool) -> Value {
     json!({ "file": path, "jobs": jobs.iter().map(job).collect::<Vec<_>>() })
 }
 
-fn is_template(path: &Path) -> bool {
+pub(super) fn is_template(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(TEMPLATE_SUFFIX))
 }
 

@@ -183,7 +183,8 @@ async fn show(client: &Client, query: &NameQuery, format: Format) -> anyhow::Res
     line("brought", &image.brought)?;
     line("last used", &image.used)?;
     told("platform", &config.architecture)?;
-    line("runs", &crate::contract::shown::line(&config.full_command()))?;
+    let runs = crate::contract::shown::line(&config.full_command());
+    line("runs", &runs.replace('\n', &format!("\n{:12}", "")))?;
     told("user", &config.user)?;
     told("directory", config.working_directory.as_deref().unwrap_or_default())?;
     told("stops by", config.stop_signal.as_deref().unwrap_or_default())?;

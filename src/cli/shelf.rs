@@ -7,6 +7,7 @@ use std::{fs, io};
 use anyhow::{Context, bail};
 use nix::unistd::AccessFlags;
 
+use super::check::is_template;
 use super::{NotFound, no_file, output};
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
@@ -69,7 +70,8 @@ impl Shelf {
     /// The sizes that a job file may name, where it or what it lies on may do so: the configuration may be closed to who asks.
     pub(super) fn offer(&self, stack: &mut Stack, path: &Path) -> anyhow::Result<()> {
         if stack.may_name_specs() {
-            stack.specs = Config::load(&self.root)?.specs.of(&self.workspace_of(path));
+            let (specs, workspace) = (Config::load(&self.root)?.specs, self.workspace_of(path));
+            stack.specs = if is_template(path) { specs.of_template(&workspace) } else { specs.of(&workspace) };
         }
         Ok(())
     }

@@ -151,14 +151,36 @@ fn policies(spec: &JobSpec) -> String {
         let _ = writeln!(out, "expected_duration = \"{}s\"", expected.as_secs_f64());
     }
     for (name, value) in &spec.extras {
-        let _ = writeln!(out, "extras.{} = {value}", key(name));
+        let _ = writeln!(out, "extras.{} = {}", key(name), orderless(&value.to_string()));
     }
     out
 }
 
 /// As a job file has a string.
 fn quoted(text: &str) -> String {
-    toml::Value::String(text.to_owned()).to_string()
+    if !text.contains(is_upper_control) {
+        return toml::Value::String(text.to_owned()).to_string();
+    }
+    // Only between such quotes can letters be named.
+    let escaped = text.chars().map(|letter| match letter {
+        '"' | '\\' => format!("\\{letter}"),
+        letter => named(letter),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+/// Those to which terminals listen as well, and which TOML lets stand as they are.
+fn is_upper_control(letter: char) -> bool {
+    matches!(letter, '\u{80}'..='\u{9f}')
+}
+
+fn named(letter: char) -> String {
+    if letter.is_control() { format!("\\u{:04X}", u32::from(letter)) } else { letter.to_string() }
+}
+
+/// What is written as TOML already, without orders to a terminal.
+fn orderless(written: &str) -> String {
+    written.chars().map(|letter| if is_upper_control(letter) { named(letter) } else { letter.to_string() }).collect()
 }
 
 /// A name as a job file has it, in quotes where it needs them.
@@ -275,7 +297,7 @@ fn role_as_text(role: &Role) -> String {
         cards_as_text(resources)
     );
     if let Some(code) = &role.code {
-        let _ = writeln!(out, "code = {}", code.written());
+        let _ = writeln!(out, "code = {}", orderless(&code.written()));
     }
     for port in &role.ports {
         let begin = port.begin.map(|begin| format!(", begin = {begin}"));
@@ -490,6 +512,10 @@ mod tests {
             table.insert("command".to_owned(), command);
             let params: toml::Table = params.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
             table.insert("params".to_owned(), params.clone().into());
+            let set = words.concat().replace('#', "x");
+            let env = toml::Table::from_iter([("SET".to_owned(), toml::Value::from(set.clone()))]);
+            table.insert("env".to_owned(), env.clone().into());
+            table.insert("extras".to_owned(), env.into());
             let text = table.to_string();
             let (spec, found) = parse("j.toml", &text);
             let spec = spec.unwrap_or_else(|| panic!("{text}\n{found:?}"));
@@ -499,6 +525,10 @@ mod tests {
             let told = effective("j.toml", &spec) + &command_lines("j.toml", &spec);
             let gives_orders = told.contains(|letter: char| letter.is_control() && !"\t\n".contains(letter));
             proptest::prop_assert!(!gives_orders, "{told:?}");
+            // What is set is shown as a job file would set it.
+            let shown = told.split_once("\nenv.SET = ").unwrap().1.split("\n# ").next().unwrap();
+            let shown: toml::Table = format!("SET = {shown}").parse().unwrap_or_else(|error| panic!("{told}\n{error}"));
+            proptest::prop_assert_eq!(shown["SET"].as_str(), Some(set.as_str()), "{}", told);
             let line = line_in(&effective("j.toml", &spec));
             let shown = given(&["/bin/sh".to_owned(), "-c".to_owned(), line]);
             proptest::prop_assert_eq!(&shown, &given_itself, "{}", text);

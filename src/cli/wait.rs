@@ -22,10 +22,14 @@ pub(super) enum Code {
 
 /// Who has just dropped a file need not wait for the daemon to read it before asking what comes of it.
 pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) -> Result<(), ClientError> {
-    // One of a sweep has the sweep's.
-    let name = key.job.as_str().split('~').next().unwrap_or_default();
-    let file = paths.job_files(&key.workspace).join(format!("{name}.toml"));
-    if file.exists() { client.job_when_known(key).await.map(drop) } else { Ok(()) }
+    if may_have_file(paths, key) { client.job_when_known(key).await.map(drop) } else { Ok(()) }
+}
+
+/// Whether there is a file of it: one of a sweep has the sweep's, whose name is what stands before one of the `~`.
+fn may_have_file(paths: &Paths, key: &JobKey) -> bool {
+    let (directory, name) = (paths.job_files(&key.workspace), key.job.as_str());
+    let ends = name.match_indices('~').map(|(end, _)| end).chain([name.len()]);
+    ends.filter_map(|end| name.get(..end)).any(|file| directory.join(format!("{file}.toml")).exists())
 }
 
 /// How many of them are waited for.
@@ -142,6 +146,20 @@ pub(super) fn exit_of(report: &JobReport, code: Code) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_may_have_the_file_of_a_sweep_whatever_their_names() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        std::fs::create_dir_all(paths.jobs_d()).unwrap();
+        for file in ["grid.toml", "my~grid.toml"] {
+            std::fs::write(paths.jobs_d().join(file), "").unwrap();
+        }
+        let with = ["grid", "grid~1", "my~grid", "my~grid~1~2"].map(|job| (job, true));
+        for (job, may) in with.into_iter().chain([("my", false), ("my~1", false)]) {
+            assert_eq!(may_have_file(&paths, &job.parse().unwrap()), may, "{job}");
+        }
+    }
 
     fn ended(state: &str, codes: &[(Option<i32>, &str)]) -> JobReport {
         let tasks: Vec<_> = codes

@@ -67,7 +67,7 @@ impl Rule {
 }
 
 /// Of a name alone, so that what ends with it is of that name.
-pub(super) fn hash(name: &str) -> String {
+pub(crate) fn hash(name: &str) -> String {
     Sha256::digest(name.as_bytes()).iter().take(3).map(|byte| format!("{byte:02x}")).collect()
 }
 

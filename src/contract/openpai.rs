@@ -15,14 +15,14 @@ pub(super) fn variables(task: &Task<'_>) -> Vec<(String, String)> {
     out
 }
 
-/// The names of the controller below OpenPAI.
+/// The names of the controller below OpenPAI, which counts from 0: attempts of the whole, and in each of them those of a task.
 fn controller(task: &Task<'_>) -> Pairs {
     vec![
         pair("FC_FRAMEWORK_NAME", naming::job_name(task)),
         pair("FC_FRAMEWORK_ATTEMPT_ID", task.identity.attempt.saturating_sub(1)),
         pair("FC_TASKROLE_NAME", &task.role.name),
         pair("FC_TASK_INDEX", task.index),
-        pair("FC_TASK_ATTEMPT_ID", 0),
+        pair("FC_TASK_ATTEMPT_ID", task.again),
     ]
 }
 

@@ -10,10 +10,14 @@ use crate::spec::parse;
 
 /// The view of task `ordinal` of a job `digits` of workspace `vision`, whose tasks have the addresses 10.213.0.2 and on.
 fn seen(text: &str, ordinal: usize) -> View {
+    seen_of(text, ordinal, 1, 0)
+}
+
+/// In that attempt, started again so many times.
+fn seen_of(text: &str, ordinal: usize, attempt: u32, again: u32) -> View {
     let (spec, found) = parse("digits.toml", text);
     let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
-    let identity =
-        Identity { key: "vision/digits".parse().unwrap(), run: 3, attempt: 1, user: "ada".into(), uid: 1000 };
+    let identity = Identity { key: "vision/digits".parse().unwrap(), run: 3, attempt, user: "ada".into(), uid: 1000 };
     let place = |(number, (role, _)): (u8, (&Role, u32))| {
         let ports = |port: &Port| {
             let first = port.begin.unwrap_or(20000);
@@ -30,7 +34,7 @@ fn seen(text: &str, ordinal: usize) -> View {
     let tasks = (2..).zip(spec.tasks()).map(place).collect();
     let placement = Placement { on_machine: false, shared_address: None, tasks };
     let inside = Inside { home: "/tmp".into(), ..Inside::default() };
-    view(&Task::all(&spec, &identity, &placement, &inside)[ordinal])
+    view(&Task { again, ..Task::all(&spec, &identity, &placement, &inside)[ordinal] })
 }
 
 fn variable(seen: &View, name: &str) -> Option<String> {
@@ -691,6 +695,18 @@ fn paddle_under_kubeflow_tells_servers_from_trainers() {
     assert_variables(&worker, &[("PADDLE_TRAINER_NUM", "1"), ("PADDLE_MASTER", "10.213.0.2:36543")]);
     let alike = seen(&job("kubeflow", "framework = \"paddle\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n"), 0);
     assert_eq!((variable(&alike, "PADDLE_SERVER_NUM"), variable(&alike, "PADDLE_TRAINER_NUM")), (None, None));
+}
+
+#[test]
+fn attempts_are_counted_from_0_as_the_controller_below_openpai_does() {
+    for contract in ["native", "openpai"] {
+        let text = format!("contract = \"{contract}\"\ncommand = \"x\"\nroles.w.count = 2");
+        let told = |attempt, again| {
+            let seen = seen_of(&text, 1, attempt, again);
+            ["FC_FRAMEWORK_ATTEMPT_ID", "FC_TASK_ATTEMPT_ID"].map(|name| variable(&seen, name).unwrap())
+        };
+        assert_eq!([told(1, 0), told(1, 2), told(3, 0), told(3, 1)], [["0", "0"], ["0", "2"], ["2", "0"], ["2", "1"]]);
+    }
 }
 
 #[test]

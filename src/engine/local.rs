@@ -519,7 +519,7 @@ impl Engine for LocalEngine {
         let wanted = attempt.tasks.iter().filter_map(|id| Some((*id, tasks.get(id.ordinal as usize)?)));
         let launched = wanted.map(|(id, task)| {
             let base = bases.of_role(task.role);
-            let task = Task { inside: &base.inside, ..*task };
+            let task = Task { inside: &base.inside, again: id.again, ..*task };
             (id, self.launch_task(attempt, id, &task, base, &shared))
         });
         Launched::Tried { failures: launched.filter_map(|(id, result)| Some((id, result.err()?))).collect(), remarks }

@@ -20,12 +20,10 @@ const TASK: &Fates =
 
 /// What tasks are told here as well, counted as the controller counts.
 const GIVEN: [&str; 5] =
-    ["FC_FRAMEWORK_NAME", "FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_ID", ATTEMPT_OF_TASK];
-const ATTEMPT_OF_TASK: &str = "FC_TASK_ATTEMPT_ID";
+    ["FC_FRAMEWORK_NAME", "FC_TASKROLE_NAME", "FC_TASK_INDEX", "FC_FRAMEWORK_ATTEMPT_ID", "FC_TASK_ATTEMPT_ID"];
 
 /// What else the controller tells its tasks.
-const VARIABLES: [(&str, &str); 3] = [
-    (ATTEMPT_OF_TASK, "it is 0 here, also in a task that is started again"),
+const VARIABLES: [(&str, &str); 2] = [
     ("FC_", "there is no such variable here; see the table of variables in docs/JOBS.md"),
     ("FB_", "addresses are in $TRAINYARD_<ROLE>_HOSTS and need no waiting: all tasks of a job start together here"),
 ];
@@ -129,11 +127,10 @@ fn variables(role: &DraftRole, draft: &mut Draft) {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let asked: BTreeSet<&str> = words.filter(|word| word.starts_with("FC_") || word.starts_with("FB_")).collect();
     for name in asked {
-        let counts = name == ATTEMPT_OF_TASK && role.tries_again();
-        if GIVEN.contains(&name) && !counts || role.env.iter().any(|(known, _)| known == name) {
+        if GIVEN.contains(&name) || role.env.iter().any(|(known, _)| known == name) {
             continue;
         }
-        let is_meant = |(known, _): &&(&str, &str)| *known == name || known.ends_with('_') && name.starts_with(known);
+        let is_meant = |(begin, _): &&(&str, &str)| name.starts_with(begin);
         let advice = VARIABLES.iter().find(is_meant).map_or("", |(_, advice)| advice);
         let why = format!("its command asks for {name}: {advice}");
         draft.lose(format!("spec.taskRoles.{}.task.pod.spec.containers", role.name), why);

@@ -8,7 +8,7 @@ use super::draft::{Draft, DraftRole};
 use super::extras::to_toml;
 use super::fields::Fields;
 use super::node::{self, Node};
-use crate::contract::{Sample, Task, command};
+use crate::contract::{Sample, Task, command, hash_of_name};
 use crate::ids::Bytes;
 use crate::spec::{
     Code, Command, DesiredState, GpuPart, HostMount, JobSpec, ListItem, Main, MinSucceeded, Network, OnEdit,
@@ -23,7 +23,7 @@ const MEBIBYTE: u64 = 1 << 20;
 /// OpenPAI takes no less.
 const MEMORY_MB_MIN: u64 = 100;
 
-/// OpenPAI takes a job of this name.
+/// A job may have this name by OpenPAI's documents.
 pub(super) fn can_name(name: &str) -> bool {
     name.chars().all(is_of_name)
 }
@@ -37,12 +37,24 @@ fn is_of_part(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "._~".contains(letter)
 }
 
-/// A job's name, which may be in any script, as OpenPAI takes it.
+/// A job's name, which may be in any script, as OpenPAI takes it: v0.14 refuses also `~`, which stands between user and job there. The
+/// digits tell apart what would else be one name, as of `d~1~2` and `d~1-2`.
 fn fitted(name: &str) -> String {
+    let is_taken = |letter: char| is_of_name(letter) && letter != '~';
+    if name.chars().all(is_taken) {
+        return name.to_owned();
+    }
+    let fitting: String = name.chars().map(|letter| if is_taken(letter) { letter } else { '-' }).collect();
+    let readable = Some(fitting.trim_matches('-')).filter(|fitting| !fitting.is_empty()).unwrap_or("job");
+    format!("{readable}-{}", hash_of_name(name))
+}
+
+/// As an earlier version has fitted it.
+fn fitted_before(name: &str) -> String {
     name.chars().map(|letter| if is_of_name(letter) { letter } else { '-' }).collect()
 }
 
-fn fitted_part(name: &str) -> String {
+pub(super) fn fitted_part(name: &str) -> String {
     name.chars().map(|letter| if is_of_part(letter) { letter } else { '_' }).collect()
 }
 
@@ -298,7 +310,7 @@ fn own(name: &str, spec: &JobSpec, shared: &[(String, String)]) -> Value {
     let lines: Map<String, Value> =
         lines(spec).into_iter().map(|(key, value)| (key.to_owned(), json!(value))).collect();
     json!({
-        "name": Some(name).filter(|name| !can_name(name)),
+        "name": Some(name).filter(|name| fitted(name) != **name),
         "init": spec.init,
         "stop_grace_ms": spec.stop_grace.map(|grace| grace.as_millis() as u64),
         "lines": lines,
@@ -426,7 +438,7 @@ fn params(params: &[(String, Param)]) -> String {
 pub(super) fn put_back(draft: &mut Draft, own: Node) -> Result<(), ImportError> {
     let mut own = Fields::of(own, "extras.trainyard")?;
     draft.contract = "";
-    if let Some(name) = own.text("name")?.filter(|name| fitted(name) == draft.name) {
+    if let Some(name) = own.text("name")?.filter(|name| [fitted(name), fitted_before(name)].contains(&draft.name)) {
         draft.name = name;
     }
     for (key, node) in own.object("lines")?.rest() {

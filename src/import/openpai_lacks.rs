@@ -1,7 +1,7 @@
 //! What OpenPAI cannot run of a job as it is exported: told to who takes it there. The document keeps it, for the way back.
 
 use super::Loss;
-use super::openpai_export::{fitted_roles, image, is_of_all};
+use super::openpai_export::{fitted_part, fitted_roles, image, is_of_all};
 use crate::spec::{Command, GpuPart, Image, JobSpec, Main, Platform, Role};
 
 /// By the keys of the job file.
@@ -11,6 +11,12 @@ pub fn lacks(spec: &JobSpec) -> Vec<Loss> {
         let key = |name: &str| format!("roles.{}.{name}", role.name);
         let told = of_role(role, spec).into_iter().map(|(name, why)| loss(key(name), why));
         out.extend(told);
+        for (label, there) in role.ports.iter().map(|port| (&port.label, fitted_part(&port.label))) {
+            if there != *label {
+                let why = format!("is called {there} there, also in variables: its names have no '-'");
+                out.push(loss(key(&format!("ports.{label}")), why));
+            }
+        }
         if there != role.name.as_str() {
             let why = format!(
                 "is called {there} there, also in variables: OpenPAI's names of roles are of A to Z, a to z, digits, '.', '_' and '~'"

@@ -86,7 +86,7 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
         Err(wrong) => return Look::Arrived(stray(path, file, &wrong)),
     };
     if name.ends_with(TEMPLATE_SUFFIX) {
-        return read_template(root, path, file, specs.of(&key.workspace));
+        return read_template(root, path, file, specs.of_template(&key.workspace));
     }
     if is_mask(path) {
         return Look::Arrived(Arrival::Removed { key });

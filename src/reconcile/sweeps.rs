@@ -46,7 +46,6 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
-        let jobs = self.under_known_names(key, jobs);
         if let Some(problem) = self.is_in_the_way(key, &jobs) {
             return self.refused(key, vec![problem]);
         }
@@ -75,13 +74,10 @@ impl<S: Store> Reconciler<S> {
                 let found = self.is_of_sweep(key).or_else(|| self.why_refused(key, source, spec));
                 found.into_iter().collect()
             }
-            Arrival::Swept { key, jobs } => {
-                let jobs = self.under_known_names(key, jobs.clone());
-                match self.is_in_the_way(key, &jobs) {
-                    Some(problem) => vec![problem],
-                    None => jobs.iter().filter_map(|one| self.why_refused(&one.key, &one.source, &one.spec)).collect(),
-                }
-            }
+            Arrival::Swept { key, jobs } => match self.is_in_the_way(key, jobs) {
+                Some(problem) => vec![problem],
+                None => jobs.iter().filter_map(|one| self.why_refused(&one.key, &one.source, &one.spec)).collect(),
+            },
             Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. } => diagnostics.clone(),
             Arrival::Removed { .. } => Vec::new(),
         }
@@ -91,23 +87,6 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn has_file(&self, key: &JobKey) -> bool {
         let own = self.jobs.get(key).is_some_and(|job| is_present(job) && job.sweep(key).is_none());
         own || self.strays.contains_key(&file_of(key)) || self.jobs_of_sweep(key).next().is_some()
-    }
-
-    /// A job keeps the name that an earlier version has given it, while its values are in the file: under another one it would be
-    /// stopped and run again.
-    fn under_known_names(&self, key: &JobKey, mut jobs: Vec<Swept>) -> Vec<Swept> {
-        let made: BTreeSet<JobKey> = jobs.iter().map(|swept| swept.key.clone()).collect();
-        let values =
-            |key: &JobKey| self.jobs.get(key)?.record.source.as_ref()?.sweep.as_ref().map(|sweep| &sweep.values);
-        let mut gone: Vec<JobKey> = self.jobs_of_sweep(key).filter(|known| !made.contains(known)).collect();
-        for swept in jobs.iter_mut().filter(|swept| !self.jobs.get(&swept.key).is_some_and(is_present)) {
-            let own = swept.source.sweep.as_ref().map(|sweep| &sweep.values);
-            let known = gone.iter().position(|known| own.is_some() && values(known) == own);
-            if let Some(known) = known {
-                swept.key = gone.swap_remove(known);
-            }
-        }
-        jobs
     }
 
     /// The jobs that the file does not make any more.

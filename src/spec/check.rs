@@ -11,8 +11,10 @@ use super::foreign::{self, Meant};
 use super::keys::{self, Key, Kind, Support};
 use super::near::nearest;
 use super::reader::EXEC_STRING_MAX;
-use super::template;
+use super::template::{self, Param};
 use crate::ids::{Bytes, QuantityError, parse_duration};
+
+mod fitting;
 
 type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -33,6 +35,10 @@ pub(super) enum Language<'a> {
     Template {
         params: &'a [String],
     },
+    /// A template without other errors: whether its parameters fit the keys whose values they are.
+    Fitting {
+        params: &'a [Param],
+    },
 }
 
 impl Language<'_> {
@@ -40,7 +46,7 @@ impl Language<'_> {
     fn tables(self) -> &'static [&'static [Key]] {
         match self {
             Language::Job | Language::Accepted => &[keys::KEYS],
-            Language::Template { .. } => &[keys::TEMPLATE_KEYS, keys::KEYS],
+            Language::Template { .. } | Language::Fitting { .. } => &[keys::TEMPLATE_KEYS, keys::KEYS],
         }
     }
 
@@ -55,6 +61,7 @@ impl Language<'_> {
     fn is_open(self, value: &DeValue<'_>) -> bool {
         match (self, value.as_str()) {
             (Language::Template { params }, Some(text)) => template::names_any(text, params),
+            (Language::Fitting { params }, Some(text)) => params.iter().any(|param| param.is_named_in(text)),
             _ => false,
         }
     }
@@ -146,6 +153,11 @@ impl Checker<'_> {
         if support == Support::Later {
             let message = format!("`{}` is known, but not supported by this version yet; remove it", place.written);
             return self.error(name, place, message);
+        }
+        if let Language::Fitting { params } = self.language
+            && !place.pattern.starts_with("template.")
+        {
+            self.fit(params, kind, value, place);
         }
         if self.language.is_open(value.get_ref()) {
             return;

@@ -123,12 +123,18 @@ impl Stack {
         Self { template: Some(template), ..Self::of(job) }
     }
 
-    /// What is wrong with its template and, where each parameter has a default, with the job that these make.
+    /// What is wrong with its template, with parameters that do not fit their keys and, where each has a default, with the job that
+    /// these make.
     pub fn problems_of_template(&self) -> Vec<Diagnostic> {
-        match self.template.as_ref().map(Template::read) {
-            Some(Ok(template)) if template.params.iter().all(Param::has_default) => {}
-            Some(Err(found)) => return found,
-            Some(Ok(_)) | None => return Vec::new(),
+        let Some(layer) = &self.template else { return Vec::new() };
+        match Template::read(layer) {
+            Err(found) => return found,
+            Ok(template) => {
+                let misfits = template.misfits(layer);
+                if !misfits.is_empty() || !template.params.iter().all(Param::has_default) {
+                    return misfits;
+                }
+            }
         }
         let found = self.expand().diagnostics.into_iter().filter(Diagnostic::is_error);
         let told = |found: Diagnostic| Diagnostic {

@@ -40,6 +40,16 @@ impl ResourceSpecs {
         let own = self.of.get(workspace).into_iter().flatten();
         self.everybody.iter().chain(own).map(|(name, spec)| (name.clone(), spec.clone())).collect()
     }
+
+    /// Those that a template which lies with a workspace's may name: templates of the default one are for jobs of all.
+    pub fn of_template(&self, workspace: &WorkspaceName) -> Offer {
+        let mut offer = self.of(workspace);
+        if *workspace == WorkspaceName::default_workspace() {
+            let others = self.of.values().flatten().map(|(name, spec)| (name.clone(), spec.clone()));
+            others.for_each(|(name, spec)| _ = offer.entry(name).or_insert(spec));
+        }
+        offer
+    }
 }
 
 /// Whether a spec has been put in.
@@ -170,5 +180,33 @@ impl ResourceSpec {
         ];
         out.extend(shm.map(|shm| Entry::scalar("shm", at, Scalar::text(shm.to_string()))));
         out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_template_of_the_default_workspace_may_name_the_specs_of_all() {
+        let spec = |cpu: u64| ResourceSpec {
+            cpu: Cpu(cpu),
+            memory: Bytes(1),
+            gpu: 0,
+            shm: None,
+            price: None,
+            description: String::new(),
+        };
+        let offer = |cpu: u64| -> Offer { [("small".parse().unwrap(), spec(cpu))].into() };
+        let [vision, other] = ["vision", "other"].map(|name| name.parse::<WorkspaceName>().unwrap());
+        let specs = ResourceSpecs { everybody: Offer::new(), of: [(vision.clone(), offer(2))].into() };
+        assert_eq!(specs.of_template(&WorkspaceName::default_workspace()), offer(2));
+        assert_eq!((specs.of_template(&vision), specs.of_template(&other)), (offer(2), Offer::new()));
+        let specs = ResourceSpecs { everybody: offer(1), ..specs };
+        assert_eq!(
+            specs.of_template(&WorkspaceName::default_workspace()),
+            offer(1),
+            "what is for everybody is not another's"
+        );
     }
 }

@@ -137,10 +137,18 @@ impl<'e> Reader<'e, '_> {
         if let Some(node) = table {
             return self.error(node.at, format!("`sweep.{label}` holds a table; name the keys in it, one list each"));
         }
-        let twice =
-            values.iter().enumerate().find(|(place, node)| values[..*place].iter().any(|other| same(other, node)));
-        if let Some((_, node)) = twice {
-            return self.error(node.at, format!("`sweep.{label}` holds {} twice", shown(node)));
+        let again = |(place, node): (usize, &'e Node)| {
+            values[..place].iter().find(|other| same(other, node)).map(|other| (other, node))
+        };
+        if let Some((other, node)) = values.iter().enumerate().find_map(again) {
+            let (one, two) = (written(other), written(node));
+            let message = match one == two {
+                true => format!("`sweep.{label}` holds {two} twice"),
+                false => {
+                    format!("`sweep.{label}` holds {one} and {two}, whose jobs would have one name; leave one out")
+                }
+            };
+            return self.error(node.at, message);
         }
         // What is no key of a job file is an argument.
         let is_argument = path.len() == 1 && keys::lookup(first).is_none();
@@ -149,7 +157,7 @@ impl<'e> Reader<'e, '_> {
     }
 }
 
-/// Also of numbers and texts that tasks are told alike, such as `1` and `"1"`.
+/// Also of numbers and texts that stand alike in a name, such as `1` and `"1"`.
 fn same(one: &Node, other: &Node) -> bool {
     let are_scalars = one.scalar().is_some() && other.scalar().is_some();
     written(one) == written(other) || are_scalars && shown(one) == shown(other)

@@ -109,6 +109,16 @@ impl Param {
         self.default.is_some()
     }
 
+    /// Where its default stands in the template, and as it is written there.
+    pub(super) fn default_written(&self) -> Option<(usize, &str)> {
+        let node = self.default.as_ref()?;
+        Some((node.at.start, &node.scalar()?.written))
+    }
+
+    pub(super) fn is_named_in(&self, text: &str) -> bool {
+        names_any(text, std::slice::from_ref(&self.name))
+    }
+
     /// Why this cannot be its value, if it cannot.
     fn problem(&self, value: &Scalar) -> Option<String> {
         let amount = match measure(self.kind, value) {
@@ -154,7 +164,7 @@ fn measure(kind: ParamKind, value: &Scalar) -> Result<Option<Amount>, String> {
     }
 }
 
-fn described(kind: ParamKind) -> &'static str {
+pub(super) fn described(kind: ParamKind) -> &'static str {
     match kind {
         ParamKind::String => "a string",
         ParamKind::Integer => "an integer",
@@ -200,6 +210,15 @@ impl Template {
         }
         let description = tree::get(head, "description").and_then(|entry| entry.node.as_text());
         Ok(Self { description: description.unwrap_or_default().to_owned(), params, body })
+    }
+
+    /// Keys whose values are parameters of a type that they do not take, whatever a job says; `layer` is what was read. A job may lie
+    /// on top with values of its own, so it is not asked for when one is made.
+    pub fn misfits(&self, layer: &Layer) -> Vec<Diagnostic> {
+        let mut found =
+            check::check(&Source::new(&layer.file, &layer.text), Language::Fitting { params: &self.params });
+        sort(&mut found);
+        found
     }
 
     /// The job in it, with each parameter's given or default value; `with` is what was given, in the file `source`.
@@ -393,10 +412,7 @@ impl Filling<'_> {
             Value::Scalar(_) => {}
         }
         let Some(text) = node.as_text() else { return Ok(()) };
-        let whole = self
-            .values
-            .iter()
-            .find(|(name, _)| text.strip_prefix("${").and_then(|text| text.strip_suffix('}')) == Some(name));
+        let whole = self.values.iter().find(|(name, _)| whole_name(text) == Some(name));
         if let Some((_, value)) = whole {
             self.take(value)?;
             *node = value.clone();
@@ -437,6 +453,11 @@ impl Filling<'_> {
         out.push_str(rest);
         Ok(is_changed.then_some(out))
     }
+}
+
+/// The name in a string that is `${NAME}` and nothing else.
+pub(super) fn whole_name(text: &str) -> Option<&str> {
+    text.strip_prefix("${")?.strip_suffix('}')
 }
 
 /// What stands before the next `${NAME}`, the name, and what stands behind it.

@@ -270,6 +270,9 @@ fn templates_are_written_and_removed(instance: &Instance) {
     let job = "state = \"held\"\ntemplate = \"learn\"\nwith.lr = 0.5\n";
     assert_eq!(ask(NOBODY, "PUT", "/v1/jobs/open/learned/file", job).status, 201);
     assert_eq!(ask(0, "PUT", "/v1/templates/mine.toml.d/x", text).code(), "bad_request", "that would be an override");
+    let no_job = "contract = \"${c}\"\ncommand = \"x\"\n[params]\nc = { type = \"string\", default = \"nope\" }\n";
+    let refused = ask(NOBODY, "PUT", "/v1/templates/open/broken", no_job);
+    assert_eq!(refused.code(), "invalid_template", "of its defaults no job can be made");
     assert_eq!(ask(1234, "DELETE", path, "").code(), "forbidden");
     assert_eq!((ask(NOBODY, "DELETE", path, "").status, file.exists()), (200, false));
     assert_eq!(ask(NOBODY, "DELETE", path, "").code(), "not_found");

@@ -42,7 +42,7 @@ fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
     let Some(mut instance) = Instance::start(test, "") else { return };
     // One waits for the other, which needs three tries and is in its third when it is told to go on.
     let command = "if [ $TRAINYARD_TASK_INDEX = 0 ]; then echo once; until [ -e /output/done ]; do sleep 0.05; done; exit; fi; \
-                   echo x >> /output/tries; tries=$(wc -l < /output/tries); echo try $tries; [ $tries = 3 ] || exit 7; \
+                   echo x >> /output/tries; tries=$(wc -l < /output/tries); echo try $tries, $FC_FRAMEWORK_ATTEMPT_ID.$FC_TASK_ATTEMPT_ID; [ $tries = 3 ] || exit 7; \
                    until [ -e /output/go ]; do sleep 0.05; done; touch /output/done";
     let role = "[roles.w]\ncount = 2\nresources = { cpu = 0.5, memory = \"128MiB\" }\n";
     instance.drop_job("again", &format!("command = {command:?}\n{role}retries = 2\n"));
@@ -57,7 +57,8 @@ fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
     assert_eq!((text(&report["state"]), &report["attempt"]), ("succeeded".into(), &1.into()), "{report:#}");
     assert_eq!(
         (instance.log("again", "w-0"), instance.log("again", "w-1")),
-        ("once\n".into(), "try 1\ntry 2\ntry 3\n".into())
+        ("once\n".into(), "try 1, 0.0\ntry 2, 0.1\ntry 3, 0.2\n".into()),
+        "as the controller of OpenPAI counts"
     );
     let events = instance.ok(&["events", "again"]);
     for told in
@@ -67,6 +68,11 @@ fn a_task_that_failed_is_started_again_by_itself_while_the_others_go_on() {
     }
     // Once too often, and what `retry.on` does not name.
     let failing = "command = \"echo x; exit 7\"\n[roles.w]\nretries = 1\n";
+    // In the next attempt of the run a task is counted anew.
+    let counted = "command = \"echo $FC_FRAMEWORK_ATTEMPT_ID.$FC_TASK_ATTEMPT_ID >> /output/counted; exit 7\"\n";
+    instance.run_job("counted", &format!("retries = 1\nretry.backoff = \"1ms\"\n{counted}[roles.w]\nretries = 1\n"));
+    let counted = fs::read_to_string(instance.run_dir("counted", 1).join("output/counted")).unwrap();
+    assert_eq!(counted, "0.0\n0.1\n1.0\n1.1\n");
     let report = instance.run_job("often", failing);
     assert!(report["state"] == "failed" && reason(&report).contains("w-0 exited with code 7"), "{report:#}");
     assert_eq!((instance.log("often", "w-0").as_str(), &report["attempt"]), ("x\nx\n", &1.into()));

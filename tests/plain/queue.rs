@@ -29,7 +29,6 @@ use super::simulation;
 mod cards;
 mod lost;
 mod parts;
-mod swept;
 mod waiting;
 
 const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };

@@ -39,10 +39,36 @@ fn whatever_is_exported_comes_back() {
     let spec = spec::parse("x.toml", "command = \"true\"").0.unwrap();
     for name in ["训练", "a~0.1", "it.s-_"] {
         let mut document = openpai_export::export(name, &spec);
-        assert!(document["jobName"].as_str().unwrap().is_ascii());
+        let there = document["jobName"].as_str().unwrap().to_owned();
+        assert!(openpai_names(&there), "{there}");
+        assert_eq!(only(&document.to_string()).name, name);
+        // As it was exported before there were digits.
+        document["jobName"] = name.replace(|c: char| !c.is_ascii(), "-").into();
         assert_eq!(only(&document.to_string()).name, name);
         document["jobName"] = "other".into();
         assert_eq!(only(&document.to_string()).name, "other");
+    }
+}
+
+/// What OpenPAI's schema of v0.14 has for names of jobs: `/^[A-Za-z0-9\-._]+$/`.
+fn openpai_names(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+}
+
+#[test]
+fn jobs_of_a_sweep_are_exported_by_names_that_openpai_takes_and_come_back() {
+    let spec = spec::parse("x.toml", "command = \"true\"").0.unwrap();
+    let names = ["digits~0.1~1", "d~1~2", "d~1-2", "d-1-2", "训练~1", "训~1", "训练", "plain_1.x"];
+    let exported = |name: &str| openpai_export::export(name, &spec)["jobName"].as_str().unwrap().to_owned();
+    let there: std::collections::BTreeSet<String> = names.iter().map(|name| exported(name)).collect();
+    assert!(
+        there.len() == names.len() && there.iter().all(|name| openpai_names(name)),
+        "each has a name of its own: {there:?}"
+    );
+    assert_eq!((exported("plain_1.x").as_str(), exported("d-1-2").as_str()), ("plain_1.x", "d-1-2"));
+    assert!(exported("digits~0.1~1").starts_with("digits-0.1-1-"), "{there:?}");
+    for name in names {
+        assert_eq!(only(&openpai_export::export(name, &spec).to_string()).name, name);
     }
 }
 
@@ -131,6 +157,7 @@ fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
         ("[roles.a]\nmain = \"first\"\ncount = 2\n[roles.b]\n", "roles.a.main: \"first\""),
         ("[roles.a]\n[roles.b]\nserves = true\n", "roles.b.serves: OpenPAI waits for this role"),
         ("[roles.b-c]\n[roles.d]\n", "roles.b-c: is called b_c there"),
+        ("[roles.d]\nports.a-b = 1\n", "roles.d.ports.a-b: is called a_b there"),
         (
             "[roles.a]\nenv.X = \"1\"\n[roles.b]\n",
             "roles.a.env: a role has no variables of its own there, so X is not set",

@@ -286,6 +286,112 @@ fn a_template_is_judged_by_the_job_that_its_defaults_make() {
 }
 
 #[test]
+fn a_parameter_that_no_job_could_give_a_key_is_told_by_the_key_before_there_is_a_job() {
+    let found = |text: &str| Stack::of_template(Layer::new("t.template.toml", text)).problems_of_template();
+    for (text, line, column, key, told) in [
+        (
+            "resources.cpu = '${cpu}'\n[template.params.cpu]",
+            1,
+            17,
+            "resources.cpu",
+            "`resources.cpu` takes a number, not a string, which parameter `cpu` is; its type is to be \"number\"",
+        ),
+        (
+            "[roles.w]\ncount = '${n}'\n[template.params.n]\nchoices = ['1', '2']",
+            2,
+            9,
+            "roles.w.count",
+            "`roles.w.count` takes an integer, not a string, which parameter `n` is; its type is to be \"integer\"",
+        ),
+        (
+            "command = ['x', '${n}', 'n=${n}']\n[template.params.n]\ntype = 'integer'",
+            1,
+            17,
+            "command",
+            "`command` takes a string or array of strings, not an integer in it, which parameter `n` is; its type is to be \"string\"",
+        ),
+        (
+            "max_duration = '${m}'\n[template.params.m]\ntype = 'size'",
+            1,
+            16,
+            "max_duration",
+            "takes a duration, as in \"2h\", not a size, as in \"4GiB\", which parameter `m` is; its type is to be \"duration\"",
+        ),
+        ("debug = '${d}'\n[template.params.d]\ntype = 'integer'", 1, 9, "debug", "its type is to be \"bool\""),
+        ("image = '${i}'\n[template.params.i]\ntype = 'number'", 1, 9, "image", "takes a string, not a number"),
+        ("[roles]\nw = '${r}'\n[template.params.r]", 2, 5, "roles.w", "a parameter stands for a single value"),
+        ("datasets = '${d}'\n[template.params.d]", 1, 12, "datasets", "takes an array of strings, not a string"),
+        (
+            "mounts = [{ source = '/a', target = '/b', read_only = '${r}' }]\n[template.params.r]",
+            1,
+            55,
+            "mounts.read_only",
+            "its type is to be \"bool\"",
+        ),
+        // Beside a parameter that must be given, a default that its key takes from nobody.
+        (
+            "command = '${c}'\nresources.cpu = '${cpu}'\n[template.params.c]\n[template.params.cpu]\ndefault = 0",
+            5,
+            11,
+            "resources.cpu",
+            "with its default parameter `cpu` cannot stand here: `resources.cpu`: is 0, must be at least 0.1",
+        ),
+        (
+            "command = '${c}'\n[roles.w]\ncount = '${n}'\n[template.params.c]\n[template.params.n]\ndefault = 1.5",
+            6,
+            11,
+            "roles.w.count",
+            "with its default parameter `n` cannot stand here: `roles.w.count` takes an integer, not a float",
+        ),
+    ] {
+        let found = found(text);
+        let [one] = found.as_slice() else { panic!("{text}: {found:?}") };
+        assert_eq!((one.line, one.column, one.key.as_deref()), (line, column, Some(key)), "{one}");
+        assert!(one.is_error() && one.message.contains(told), "{text}: {one}");
+    }
+    // What value it has is for a job to say, and a part of a text is text.
+    for text in [
+        "network = '${x}'\nimage = '${x}'\nresources.memory = '${x}'\nmax_duration = '${x}'\npriority = '${x}'\ncontract = '${x}'\nresources.gpu_type = '${x}'\ncode = '${x}'\n[template.params.x]",
+        "debug = '${x}'\nroles.w.serves = '${x}'\n[template.params.x]\ntype = 'bool'",
+        "priority = '${x}'\nretries = '${x}'\nresources.cpu = '${x}'\nroles.w.count = '${x}'\nroles.w.min_failed = '${x}'\nroles.w.ports.http = '${x}'\n[template.params.x]\ntype = 'integer'\nmin = 0",
+        "retries = '${x}'\nresources.cpu = '${x}'\nparams.lr = '${x}'\nenv.A = '${x}'\nextras.a.b = '${x}'\n[template.params.x]\ntype = 'number'",
+        "resources.memory = '${x}'\nparams.l = ['${x}', 1]\nimage = '${x}'\ncommand = ['${x}']\n[template.params.x]\ntype = 'size'",
+        "max_duration = '${x}'\n[template.params.x]\ntype = 'duration'",
+        "command = 'x ${x}'\nresources.memory = '${x}GiB'\nparams.'a.b' = '${x}'\n[template.params.x]\ntype = 'integer'",
+        "[resources]\nmemory = '${x}'\n[template]\ndescription = '${x}'\n[template.params.x]\nhelp = '${x}'\n[template.params.y]\ntype = 'size'\nmin = '1GiB'",
+    ] {
+        assert_eq!(found(text), [], "{text}");
+    }
+    // A job may say the key itself, and is what it was.
+    let template = "resources.cpu = '${cpu}'\n[template.params.cpu]";
+    assert!(stack("template = 't'\nwith.cpu = 'x'\nresources.cpu = 2", &[], Some(template)).expand().spec.is_some());
+}
+
+#[test]
+fn no_shipped_template_is_told_of() {
+    fn templates(directory: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
+        for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                templates(&path, found);
+            } else if path.to_string_lossy().ends_with(".template.toml") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    templates(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d"), &mut found);
+    assert!(!found.is_empty());
+    for path in found {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let of = |text: &str| Stack::of_template(Layer::new("t", text)).problems_of_template();
+        assert_eq!(of(&text), [], "{}", path.display());
+        // And with parameters that must be given.
+        let without: Vec<&str> = text.lines().filter(|line| !line.starts_with("default = \"")).collect();
+        assert_eq!(of(&without.join("\n")), [], "{}", path.display());
+    }
+}
+
+#[test]
 fn a_job_that_waits_for_itself_is_told_of_at_its_key() {
     let job = stack("command = 'x'\nafter = ['b', 'j']", &[], None);
     let (own, other) = ("j".parse().unwrap(), "k".parse().unwrap());
@@ -355,7 +461,11 @@ fn a_value_more_renames_no_job_of_a_sweep() {
     assert_eq!(three[1..], ["j~org-a~1".to_owned(), one[0].clone()]);
     assert!(is_named(&three[0], "j~org-a~1-") && three[0] != one[0], "{three:?}");
     let found = |values: &str| sweep(&format!("command = 'x'\n[sweep]\na = [{values}]"), &[], None).unwrap_err();
-    assert!(found("1, '1'").contains("`sweep.a` holds 1 twice"), "{}", found("1, '1'"));
+    assert!(
+        found("1, '1'").contains("`sweep.a` holds 1 and '1', whose jobs would have one name; leave one out"),
+        "{}",
+        found("1, '1'")
+    );
     assert!(found("[8], 8").contains("two of its jobs would be called j~8"), "{}", found("[8], 8"));
 }
 
