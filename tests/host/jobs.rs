@@ -107,6 +107,13 @@ fn edits_stops_and_removals_of_files_act_on_jobs() {
     instance.wait_state("job", "running");
     let refused = instance.cli(&["rm", "job"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("`trainyard stop job` first"));
+    // Of several each is judged by itself, and every refusal is told.
+    let several = instance.cli(&["rm", "--file", "job", "none", "other"]);
+    let (done, refused) = (String::from_utf8_lossy(&several.stdout), String::from_utf8_lossy(&several.stderr));
+    assert!(!several.status.success() && done.lines().count() == 1 && done.starts_with("other: removed"), "{done}");
+    assert!(refused.contains("`trainyard stop job` first") && refused.contains("no job none"), "{refused}");
+    assert!(!instance.jobs_d().join("other.toml").exists() && instance.jobs_d().join("job.toml").exists());
+    assert_eq!(instance.report("job").unwrap()["state"], "running");
     fs::remove_file(instance.jobs_d().join("job.toml")).unwrap();
     assert_eq!(text(&instance.wait_end("job", 5)["reason"]), "stopped because its job file was removed");
     assert_eq!(instance.ok(&["rm", "job"]), "job: removed\n");
