@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::requests::may;
 use super::world::Job;
-use super::{Caller, Reconciler, Refusal};
+use super::{Caller, Reconciler, Refusal, TakenIn};
 use crate::ids::JobKey;
-use crate::intake::{Arrival, Swept};
+use crate::intake::{Made, Swept};
 use crate::spec::{Diagnostic, JobSpec, sweep};
 use crate::store::Store;
 use crate::store::record::SourceRecord;
@@ -46,45 +45,63 @@ impl<S: Store> Reconciler<S> {
     }
 
     pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
-        let jobs = self.under_known_names(key, jobs);
-        if let Some(problem) = self.is_in_the_way(key, &jobs) {
+        let names = self.known_names(key, &jobs);
+        if let Some(problem) = self.is_in_the_way(key, &names) {
             return self.refused(key, vec![problem]);
         }
         // The file may have been one job before, or one that could not be used.
         self.file_removed(key);
-        self.sweep_shrinks(key, &jobs.iter().map(|swept| swept.key.clone()).collect());
-        jobs.into_iter().for_each(|swept| self.accepted(&swept.key, swept.source, swept.spec));
+        self.sweep_shrinks(key, &names.iter().cloned().collect());
+        jobs.into_iter().zip(names).for_each(|(swept, name)| self.accepted(&name, swept.source, swept.spec));
         self.tell_those_awaiting(key);
     }
 
     /// What is wrong with a sweep of which a job has the name of another file.
-    fn is_in_the_way(&self, key: &JobKey, jobs: &[Swept]) -> Option<Diagnostic> {
-        let is_taken = |swept: &&Swept| {
-            self.jobs.get(&swept.key).is_some_and(|job| is_present(job) && job.sweep(&swept.key).as_ref() != Some(key))
+    fn is_in_the_way(&self, key: &JobKey, names: &[JobKey]) -> Option<Diagnostic> {
+        let is_taken = |name: &&JobKey| {
+            self.jobs.get(name).is_some_and(|job| is_present(job) && job.sweep(name).as_ref() != Some(key))
         };
-        let taken = &jobs.iter().find(is_taken)?.key;
+        let taken = names.iter().find(is_taken)?;
         let message = format!("one of its jobs would be {taken}, but that has a file of its own; rename one");
         Some(Diagnostic::of_file(&file_of(key), message))
     }
 
-    /// What would be said of a file if it came now; of one that is good by itself, what the machine and its other jobs leave of
-    /// that. Nothing comes of it.
-    pub(super) fn judged(&self, arrival: &Arrival) -> Vec<Diagnostic> {
-        match arrival {
-            Arrival::Accepted { key, source, spec } => {
-                let found = self.is_of_sweep(key).or_else(|| self.why_refused(key, source, spec));
-                found.into_iter().collect()
-            }
-            Arrival::Swept { key, jobs } => {
-                let jobs = self.under_known_names(key, jobs.clone());
-                match self.is_in_the_way(key, &jobs) {
-                    Some(problem) => vec![problem],
-                    None => jobs.iter().filter_map(|one| self.why_refused(&one.key, &one.source, &one.spec)).collect(),
-                }
-            }
-            Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. } => diagnostics.clone(),
-            Arrival::Removed { .. } => Vec::new(),
+    /// What would be said of a good file if it came now: what the machine and its other jobs leave of it. Nothing comes of it.
+    pub(super) fn judged(&self, file: &Made) -> Vec<Diagnostic> {
+        let names = self.names_of(file);
+        let problem = if file.is_sweep() { self.is_in_the_way(&file.key, &names) } else { self.is_of_sweep(&file.key) };
+        if let Some(problem) = problem {
+            return vec![problem];
         }
+        let jobs = names.iter().zip(&file.jobs);
+        jobs.filter_map(|(name, job)| self.why_refused(name, &job.source, &job.spec)).collect()
+    }
+
+    /// Whether a good file that was written has been taken in, for each job that it makes: with its text, since whose it is the file
+    /// system says.
+    pub(super) fn taken_in(&self, file: &Made) -> TakenIn {
+        let names = self.names_of(file);
+        let is_in = |(name, made): (&JobKey, &Swept)| {
+            let record = self.jobs.get(name).map(|job| &job.record);
+            record.is_some_and(|record| {
+                let source = record.source.as_ref();
+                record.file_present
+                    && record.invalid.is_empty()
+                    && source.is_some_and(|source| source.text == made.source.text)
+            })
+        };
+        if names.iter().zip(&file.jobs).all(is_in) {
+            return TakenIn::Yes;
+        }
+        match self.judged(file) {
+            refused if refused.is_empty() => TakenIn::NotYet,
+            refused => TakenIn::Refused(refused),
+        }
+    }
+
+    /// Under which names the jobs of a file are known, or will be.
+    fn names_of(&self, file: &Made) -> Vec<JobKey> {
+        if file.is_sweep() { self.known_names(&file.key, &file.jobs) } else { vec![file.key.clone()] }
     }
 
     /// Whether a file of that name is known to be there, with whatever in it.
@@ -95,19 +112,18 @@ impl<S: Store> Reconciler<S> {
 
     /// A job keeps the name that an earlier version has given it, while its values are in the file: under another one it would be
     /// stopped and run again.
-    fn under_known_names(&self, key: &JobKey, mut jobs: Vec<Swept>) -> Vec<Swept> {
-        let made: BTreeSet<JobKey> = jobs.iter().map(|swept| swept.key.clone()).collect();
+    fn known_names(&self, key: &JobKey, jobs: &[Swept]) -> Vec<JobKey> {
+        let made: BTreeSet<&JobKey> = jobs.iter().map(|swept| &swept.key).collect();
         let values =
             |key: &JobKey| self.jobs.get(key)?.record.source.as_ref()?.sweep.as_ref().map(|sweep| &sweep.values);
         let mut gone: Vec<JobKey> = self.jobs_of_sweep(key).filter(|known| !made.contains(known)).collect();
-        for swept in jobs.iter_mut().filter(|swept| !self.jobs.get(&swept.key).is_some_and(is_present)) {
+        let mut name = |swept: &Swept| {
             let own = swept.source.sweep.as_ref().map(|sweep| &sweep.values);
-            let known = gone.iter().position(|known| own.is_some() && values(known) == own);
-            if let Some(known) = known {
-                swept.key = gone.swap_remove(known);
-            }
-        }
-        jobs
+            let is_known = self.jobs.get(&swept.key).is_some_and(is_present);
+            let known = gone.iter().position(|known| !is_known && own.is_some() && values(known) == own);
+            known.map_or_else(|| swept.key.clone(), |known| gone.swap_remove(known))
+        };
+        jobs.iter().map(&mut name).collect()
     }
 
     /// The jobs that the file does not make any more.
@@ -161,7 +177,7 @@ impl<S: Store> Reconciler<S> {
 
     /// A sweep is no job of which there is something to show.
     pub(super) fn unknown(&self, caller: &Caller, key: &JobKey) -> Refusal {
-        let own = self.known_of_sweep(key).filter(|(key, job)| may(caller, key, job));
+        let own = self.known_of_sweep(key).filter(|(key, job)| caller.sees(key, job));
         let jobs: Vec<String> = own.map(|(key, _)| key.to_string()).collect();
         if jobs.is_empty() { Refusal::Unknown(key.clone()) } else { Refusal::Sweep { key: key.clone(), jobs } }
     }
