@@ -513,7 +513,7 @@ struct Daemon {
 }
 
 fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duration {
-    let caller = Caller { uid, name: String::new(), within: None };
+    let caller = Caller::named(uid, String::new());
     let answer = Box::new(|listing| drop(std::hint::black_box(listing)));
     let from = Instant::now();
     reconciler.handle(Event::Request(Request::List { caller, answer }), Timestamp(now));
@@ -521,7 +521,7 @@ fn list(reconciler: &mut Reconciler<MemoryStore>, uid: u32, now: u64) -> Duratio
 }
 
 fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, of: Of, now: u64) -> Duration {
-    let caller = Caller { uid: 0, name: String::new(), within: None };
+    let caller = Caller::root();
     let (told, heard) = std::sync::mpsc::channel();
     let answer = Box::new(move |detail| told.send(detail).unwrap());
     let (key, runs, events) = (key_of(number), RunPart { newest: 1, also: None }, EventPart::None);

@@ -35,6 +35,7 @@ pub mod routes;
 pub mod secrets;
 pub mod server;
 pub mod sessions;
+mod sight;
 mod state;
 pub mod storage;
 pub mod tasks;
@@ -59,11 +60,9 @@ fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
     metadata.mode() >> class_of(&metadata, uid) & 0o2 != 0
 }
 
-/// Refuses a workspace that there is not: one has a directory of job files, or keeps what it has had. Blocks.
+/// Refuses a workspace that there is not. Blocks.
 fn check_there(paths: &Paths, workspace: &WorkspaceName) -> Result<(), ApiError> {
-    let is_there = *workspace == WorkspaceName::default_workspace()
-        || [paths.job_files(workspace), paths.workspace(workspace)].iter().any(|directory| directory.is_dir());
-    match is_there {
+    match paths.has_workspace(workspace) {
         true => Ok(()),
         false => Err(ApiError::NotFound(format!(
             "there is no workspace {workspace}; `trainyard workspace` lists them, and a directory in jobs.d makes one"

@@ -179,14 +179,14 @@ fn config(machine: &Machine) -> Verdict {
     }
 }
 
-/// Workspaces of the configuration that have no directory of job files.
+/// Workspaces of the configuration that there are not.
 fn without_directory(machine: &Machine) -> Vec<String> {
     let config = &machine.config;
     let named: BTreeSet<String> =
         config.named_workspaces.iter().chain(&config.network.host_workspaces).cloned().collect();
     let is_there = |name: &String| {
         let name: Option<WorkspaceName> = name.parse().ok();
-        name.is_some_and(|name| name == WorkspaceName::default_workspace() || machine.paths.job_files(&name).is_dir())
+        name.is_some_and(|name| machine.paths.has_workspace(&name))
     };
     named.into_iter().filter(|name| !is_there(name)).collect()
 }

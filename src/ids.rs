@@ -118,6 +118,11 @@ name!(
     HomeName, reserved: []
 );
 impl HomeName {
+    /// For a line of the journal: as a workspace, or as what all share.
+    pub fn told(&self) -> (Option<&str>, Option<&str>) {
+        if self.workspace().is_some() { (Some(self.as_str()), None) } else { (None, Some(self.as_str())) }
+    }
+
     /// `None` for what all workspaces see.
     pub fn workspace(&self) -> Option<WorkspaceName> {
         self.0.parse().ok()

@@ -24,6 +24,30 @@ pub struct Swept {
     pub spec: JobSpec,
 }
 
+/// What a good job file makes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Made {
+    /// By the file's name.
+    pub key: JobKey,
+    /// The one of that name, or all of a sweep.
+    pub jobs: Vec<Swept>,
+}
+
+impl Made {
+    pub fn is_sweep(&self) -> bool {
+        !matches!(self.jobs.as_slice(), [one] if one.source.sweep.is_none())
+    }
+}
+
+impl From<Made> for Arrival {
+    fn from(Made { key, mut jobs }: Made) -> Self {
+        match jobs.pop_if(|last| last.source.sweep.is_none()) {
+            Some(Swept { source, spec, .. }) => Self::Accepted { key, source, spec: Box::new(spec) },
+            None => Self::Swept { key, jobs },
+        }
+    }
+}
+
 /// What came of a job file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {

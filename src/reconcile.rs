@@ -52,7 +52,10 @@ use idle::Idleness;
 pub use past::Past;
 use publishing::Unrecorded;
 use queue::Waiters;
-pub use requests::{Answer, Caller, EventPart, JobDetail, Lease, Listing, Refusal, Request, RunPart, Used, Verb};
+pub use requests::{
+    Answer, Beside, Caller, EventPart, JobDetail, Kept, Lease, Listing, Refusal, Request, RunPart, Sight, TakenIn,
+    Used, Verb, Whose,
+};
 use world::Job;
 
 pub struct Reconciler<S> {

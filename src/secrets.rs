@@ -6,10 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::ids::{AssetName, WorkspaceName};
+use crate::images::registry::{AuthFileError, credentials_in};
 use crate::sys::file::{Durability, create_dir, read_limited, remove_for_good, write_whole};
 
 /// Longest secret, bytes: logins and keys.
 pub const SECRET_MAX: usize = 64 << 10;
+
+/// The secret that holds the logins for registries.
+pub const LOGINS: &str = "registry.json";
 
 /// All of them.
 #[derive(Debug, Clone)]
@@ -21,6 +25,9 @@ pub enum SecretError {
     TooLong,
     #[error("a secret has one byte at least")]
     Empty,
+    /// Else it would be found wrong when an image is wanted.
+    #[error("{LOGINS} holds no logins for registries: {0}; `podman login --authfile FILE REGISTRY` writes such a file")]
+    NoLogins(AuthFileError),
     #[error("workspace {workspace} has no secret {name}; `trainyard secret ls` lists them")]
     Missing { workspace: WorkspaceName, name: AssetName },
     #[error("cannot {verb} {}", .path.display())]
@@ -53,6 +60,11 @@ impl Secrets {
             0 => return Err(SecretError::Empty),
             SECRET_MAX.. if content.len() > SECRET_MAX => return Err(SecretError::TooLong),
             _ => {}
+        }
+        if name.as_str() == LOGINS
+            && let Err(error @ AuthFileError::Syntax { .. }) = credentials_in(content, "", "")
+        {
+            return Err(SecretError::NoLogins(error));
         }
         // Both levels are root's alone, whoever made them.
         for directory in [self.0.clone(), self.0.join(workspace.as_str())] {
@@ -130,6 +142,11 @@ mod tests {
         let home = path.parent().unwrap();
         assert_eq!((mode(&path), mode(home), mode(home.parent().unwrap())), (0o600, 0o700, 0o700));
         assert!(matches!(secrets.put(&lab, &git, b""), Err(SecretError::Empty)));
+        let logins = LOGINS.parse().unwrap();
+        assert!(matches!(secrets.put(&lab, &logins, b"user:password"), Err(SecretError::NoLogins(_))));
+        assert!(!secrets.path(&lab, &logins).exists());
+        secrets.put(&lab, &logins, br#"{"auths": {}}"#).unwrap();
+        secrets.remove(&lab, &logins).unwrap();
         assert!(matches!(secrets.put(&lab, &git, &vec![b'x'; SECRET_MAX + 1]), Err(SecretError::TooLong)));
         assert_eq!(secrets.read(&lab, &git).unwrap(), b"token\n");
         // What is just being written, and a secret of no workspace, are not listed.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::as_caller;
-use super::storage::may_enter;
+use super::sight::may_enter;
 use crate::assets::models::{Model, ModelError, newest_of};
 use crate::assets::removal::Remover;
 use crate::assets::{ASIDE_MODELS, DRAFT, LATEST, OWN, SHARED, Shelf};

@@ -26,14 +26,14 @@ use tokio::task::JoinSet;
 
 use super::error::ApiError;
 use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
-use super::jobs::{self, show};
+use super::jobs::{self, show_with};
 use super::rates::Who;
 use super::server::{Body, Call, Context, in_full, whole};
 use super::tokens::{Held, Tokens};
 use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
 use crate::ids::{JobKey, TaskId};
-use crate::reconcile::JobDetail;
+use crate::reconcile::{JobDetail, Kept};
 use crate::rundir::entry::{HEARD, LINE_MAX, OWN_FAILURE, Order, Report};
 use crate::status::State;
 use crate::store::record::{AttemptRecord, TaskPhase, TaskRecord};
@@ -63,7 +63,7 @@ pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body
     let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
     let order = wanted.order().map_err(ApiError::Bad)?;
     let session = context.sessions.begin(Who::User(caller.uid)).map_err(ApiError::TooMany)?;
-    let detail = show(context, caller, key.clone(), None).await?;
+    let detail = show_with(context, caller, key.clone(), None, Kept::Inside).await?;
     let task = choose(&key, &detail, wanted.task.as_deref()).map_err(ApiError::Conflict)?;
     let ends = if order.terminal().is_some() { Ends::Terminal } else { Ends::Pipes };
     let engine = context.engine.clone();

@@ -11,13 +11,14 @@ use std::time::Duration;
 use hyper::body::Bytes;
 
 use super::error::ApiError;
+use super::may_submit;
 use super::server::{Context, ask, blocking};
-use super::{jobs, may_submit};
+use super::sight::may_enter;
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
-use crate::intake::{Arrival, read_text, read_whole};
-use crate::reconcile::{Caller, Request};
+use crate::intake::{Made, read_text, read_whole};
+use crate::reconcile::{Caller, Request, TakenIn};
 use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, ResourceSpecs};
 use crate::store::record::Owner;
 use crate::sys::file::{
@@ -100,20 +101,24 @@ pub(super) struct Written {
 pub(super) async fn submit(context: &Context, caller: &Caller, wanted: Wanted) -> Result<Written, ApiError> {
     let specs = context.config.now().specs.clone();
     let (paths, by) = (context.paths.clone(), caller.clone());
-    let (file, wanted) = blocking(move || Ok((Arc::new(arrival(&paths, &specs, &by, &wanted)?), wanted))).await?;
+    let (file, wanted) = blocking(move || Ok((Arc::new(made(&paths, &specs, &by, &wanted)?), wanted))).await?;
     let refused = judged(context, caller, &file).await?;
     if !refused.is_empty() {
         return Err(ApiError::InvalidJob(refused));
     }
     let (paths, by) = (context.paths.clone(), caller.clone());
     let is_new = blocking(move || write(&paths, &by, &wanted)).await?;
-    Ok(Written { is_new, is_known: until_known(context, caller, &file).await? })
+    Ok(Written { is_new, is_known: until_known(context, &file).await? })
 }
 
 /// What comes of the text, as a file of the caller's. Blocks.
-fn arrival(paths: &Paths, specs: &ResourceSpecs, caller: &Caller, wanted: &Wanted) -> Result<Arrival, ApiError> {
+fn made(paths: &Paths, specs: &ResourceSpecs, caller: &Caller, wanted: &Wanted) -> Result<Made, ApiError> {
     let file = path_of(paths, &wanted.key)?;
     let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
+    // Else it would be told of what of the job cannot be looked at.
+    if paths.has_workspace(&wanted.key.workspace) && !may_enter(paths, &wanted.key.workspace, caller) {
+        return Err(told(&file, "write", &io::ErrorKind::PermissionDenied.into()));
+    }
     as_caller(caller, || {
         Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
         read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs).map_err(ApiError::InvalidJob)
@@ -130,9 +135,8 @@ fn write(paths: &Paths, caller: &Caller, wanted: &Wanted) -> Result<bool, ApiErr
 }
 
 /// Why the daemon would refuse it, now. Who may write no job files there is told of none of the jobs and quotas of the workspace.
-async fn judged(context: &Context, caller: &Caller, file: &Arc<Arrival>) -> Result<Vec<Diagnostic>, ApiError> {
-    let (Arrival::Accepted { key, .. } | Arrival::Swept { key, .. }) = file.as_ref() else { return Ok(Vec::new()) };
-    let (jobs_d, workspace, uid) = (context.paths.jobs_d(), key.workspace.clone(), caller.uid);
+async fn judged(context: &Context, caller: &Caller, file: &Arc<Made>) -> Result<Vec<Diagnostic>, ApiError> {
+    let (jobs_d, workspace, uid) = (context.paths.jobs_d(), file.key.workspace.clone(), caller.uid);
     let may_ask = blocking(move || Ok(uid == 0 || may_submit(&jobs_d, workspace.as_str(), uid))).await?;
     if !may_ask {
         return Ok(Vec::new());
@@ -152,7 +156,10 @@ pub(super) fn put(
     let (way, file) = (&target.way, target.shown);
     let before = optional(fs::symlink_metadata(way)).map_err(|error| told(file, "look at", &error))?;
     if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
-        return Err(ApiError::Forbidden(format!("the file of {whose} belongs to another user")));
+        let owner = before.map_or_else(String::new, |before| Caller::of(before.uid()).name);
+        let message =
+            format!("the file of {whose} belongs to {owner}: ask {owner} or root, or give yours another name");
+        return Err(ApiError::Forbidden(message));
     }
     // Others must be able to read what runs here, as with files that are dropped.
     let written = match place {
@@ -196,16 +203,8 @@ pub(super) async fn check(
         Err(diagnostics) => return Ok(diagnostics),
     };
     let mut found = judged(context, &caller, &file).await?;
-    found.extend_from_slice(warnings_of(&file));
+    found.extend(file.jobs.first().into_iter().flat_map(|job| job.source.warnings.iter().cloned()));
     Ok(found)
-}
-
-fn warnings_of(file: &Arrival) -> &[Diagnostic] {
-    match file {
-        Arrival::Accepted { source, .. } => &source.warnings,
-        Arrival::Swept { jobs, .. } => jobs.first().map_or(&[], |job| &job.source.warnings),
-        Arrival::Refused { .. } | Arrival::Removed { .. } | Arrival::Stray { .. } => &[],
-    }
 }
 
 /// The file of a job as it is. Blocks.
@@ -216,7 +215,20 @@ pub(super) fn read(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Vec<u
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(ApiError::NotFound(format!("job {key} has no file of its own")))
         }
-        Err(error) => Err(told(&file, "read", &error)),
+        Err(error) => Err(refused(paths, caller, key, (&file, "read", &error))),
+    }
+}
+
+/// As [`told`]; who may enter the workspace is told as well whose the file is.
+fn refused(paths: &Paths, caller: &Caller, key: &JobKey, what: (&Path, &str, &io::Error)) -> ApiError {
+    let (file, verb, error) = what;
+    let is_denied = error.kind() == io::ErrorKind::PermissionDenied && may_enter(paths, &key.workspace, caller);
+    match fs::symlink_metadata(file).ok().filter(|found| is_denied && found.uid() != caller.uid) {
+        Some(found) => {
+            let (owner, file) = (Caller::of(found.uid()).name, file.display());
+            ApiError::Forbidden(format!("you may not {verb} {file}, which belongs to {owner}: ask {owner} or root"))
+        }
+        None => told(file, verb, error),
     }
 }
 
@@ -229,7 +241,7 @@ pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(),
         ignore_missing(target.remove())?;
         ignore_missing(remove_tree(&overrides_of(&target.way)))
     })?;
-    removed.map_err(|error| told(&file, "remove", &error))
+    removed.map_err(|error| refused(paths, caller, key, (&file, "remove", &error)))
 }
 
 pub(super) fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
@@ -272,21 +284,16 @@ async fn until<F: Future<Output = Result<bool, ApiError>>>(
     }
 }
 
-/// Waits until the daemon has taken in what was written. What it refuses after all, since another file or the configuration
-/// has come before it, it says of that very text: the record of the job may still be of the one before.
-async fn until_known(context: &Context, caller: &Caller, file: &Arc<Arrival>) -> Result<bool, ApiError> {
-    let (key, text) = match file.as_ref() {
-        Arrival::Accepted { key, source, .. } => (key, &source.text),
-        Arrival::Swept { jobs, .. } if !jobs.is_empty() => (&jobs[0].key, &jobs[0].source.text),
-        _ => return Ok(true),
-    };
-    let is_known = async || match jobs::show(context, caller.clone(), key.clone(), None).await {
-        Ok(detail) if detail.text.as_ref() == Some(text) => Ok(true),
-        Ok(_) | Err(ApiError::Refused(_)) => match judged(context, caller, file).await? {
-            refused if refused.is_empty() => Ok(false),
-            refused => Err(ApiError::InvalidJob(refused)),
-        },
-        Err(error) => Err(error),
+/// Waits until the daemon has taken in what was written, whatever jobs it makes. What it refuses after all, since another file or the
+/// configuration has come before it, it says of that very text.
+async fn until_known(context: &Context, file: &Arc<Made>) -> Result<bool, ApiError> {
+    let is_known = async || {
+        let file = file.clone();
+        match ask(context, |answer| Request::TakenIn { file, answer }).await? {
+            TakenIn::Yes => Ok(true),
+            TakenIn::NotYet => Ok(false),
+            TakenIn::Refused(refused) => Err(ApiError::InvalidJob(refused)),
+        }
     };
     until(context, is_known).await
 }

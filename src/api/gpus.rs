@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
+use super::sight;
 use crate::gpu::{Card, Driver, Ecc, Inventory, Process, Retired, Slice, Slowed, health};
 use crate::ids::GpuUuid;
 use crate::reconcile::{Caller, Lease, Request};
@@ -151,6 +152,7 @@ pub(super) async fn list(context: &Context, caller: Caller) -> Result<GpuList, A
     let looked = tokio::task::spawn_blocking(move || gpus.look(PATIENCE));
     let found = looked.await.map_err(|_| ApiError::Ending)?;
     let uid = caller.uid;
+    let caller = sight::everywhere(context, caller).await?;
     let leases = ask(context, |answer| Request::Leases { caller, answer }).await?;
     // To find the names of users may take long.
     let viewed = tokio::task::spawn_blocking(move || view(&found, &leases, uid));

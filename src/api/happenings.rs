@@ -6,6 +6,7 @@ use super::error::ApiError;
 use super::flow::Flow;
 use super::query::Values;
 use super::server::{Body, Context, stream};
+use super::sight;
 use super::wire::HappeningView;
 use crate::ids::Timestamp;
 use crate::reconcile::{Caller, Happened, Refusal};
@@ -44,7 +45,12 @@ async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut flow: 
     let mut rounds = context.rounds.clone();
     loop {
         rounds.mark_unchanged();
-        let happened = match context.past.happened(&caller, wanted.after, BATCH).await {
+        // As it is now: a right that is taken away is gone at once.
+        let seen_by = match sight::everywhere(&context, caller.clone()).await {
+            Ok(caller) => caller,
+            Err(error) => return flow.cut(error.to_string()),
+        };
+        let happened = match context.past.happened(&seen_by, wanted.after, BATCH).await {
             Some(Ok(happened)) => happened,
             Some(Err(refusal)) => return break_off(flow, wanted.after, &refusal),
             None => return flow.cut(ApiError::Ending.to_string()),

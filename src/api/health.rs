@@ -203,7 +203,7 @@ mod tests {
     fn what_hangs_is_named_to_users_of_this_machine_alone() {
         let found = Err("/srv/trainyard/secret has not answered for 5 s; `kill -9 7` has it mounted anew".to_owned());
         assert_eq!(told_to(&Caller::root(), found.clone()), found);
-        let user = Caller { uid: 4321, name: "ann".to_owned(), within: None };
+        let user = Caller::named(4321, "ann".to_owned());
         assert_eq!(told_to(&user, found.clone()), found);
         let told = told_to(&Caller::nobody(), found).unwrap_err();
         assert_eq!(told, "the mount is away or hangs; ask `trainyard doctor mount`");

@@ -19,12 +19,13 @@ use super::logs::ranges::Asked;
 use super::query::Values;
 use super::rates::Who;
 use super::server::{ANSWER_WITHIN, Body, Context, ask, json, stream};
+use super::sight;
 use super::tasks::{self, TaskUsage};
 use super::wire::{Done, JobList, JobView, LogQuery, Page, PortView, RunView};
 use super::{files, logs};
 use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
-use crate::reconcile::{Caller, EventPart, JobDetail, Listing, Refusal, Request, RunPart, Verb};
+use crate::reconcile::{Caller, EventPart, JobDetail, Kept, Listing, Refusal, Request, RunPart, Sight, Verb, Whose};
 use crate::store::record::RunRecord;
 use crate::sys::now;
 use crate::sys::rooted::Rooted;
@@ -37,6 +38,7 @@ pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
 /// A page of those that the caller may see.
 pub(super) async fn list(context: &Context, caller: Caller, values: &Values) -> Result<JobList, ApiError> {
     let filter = filter(values).await?;
+    let caller = sight::everywhere(context, caller).await?;
     let Listing { jobs, strays, serial } = ask(context, |answer| Request::List { caller, answer }).await?;
     let Page { items, total, next } = list::page(jobs, values, &filter, now()).map_err(ApiError::Bad)?;
     Ok(JobList { jobs: items, strays, total, next, serial })
@@ -97,9 +99,11 @@ impl Part {
 }
 
 pub(super) async fn detail(context: &Context, caller: Caller, key: JobKey, part: Part) -> Result<JobView, ApiError> {
-    let (runs, events, asked) = (part.runs(), part.events(), key.clone());
-    let detail = ask(context, |answer| Request::Show { caller, key: asked, runs, events, answer }).await?;
-    let usage = tasks::look(context, &key, &detail.runs).await;
+    let detail = look(context, caller, key.clone(), part.runs(), part.events()).await?;
+    let usage = match detail.sight {
+        Sight::Told => Vec::new(),
+        Sight::Shared | Sight::Own => tasks::look(context, &key, &detail.runs).await,
+    };
     Ok(view(context, detail, part, usage))
 }
 
@@ -138,8 +142,44 @@ pub(super) async fn show(
     key: JobKey,
     run: Option<u32>,
 ) -> Result<JobDetail, ApiError> {
-    let runs = RunPart { newest: 1, also: run };
-    ask(context, |answer| Request::Show { caller, key, runs, events: EventPart::None, answer }).await
+    look(context, caller, key, RunPart { newest: 1, also: run }, EventPart::None).await
+}
+
+/// A job as the caller sees it. The file system is asked for those of others alone: who follows their own jobs waits for no disk.
+async fn look(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    runs: RunPart,
+    events: EventPart,
+) -> Result<JobDetail, ApiError> {
+    let look = async |caller: Caller| {
+        let key = key.clone();
+        ask(context, |answer| Request::Show { caller, key, runs, events, answer }).await
+    };
+    match look(caller.clone()).await {
+        Err(ApiError::Refused(Refusal::Unknown(_))) if caller.uid != 0 => {
+            look(sight::of_job(context, caller, &key).await?).await
+        }
+        shown => shown,
+    }
+}
+
+/// The same, of which the caller is to see so much.
+pub(super) async fn show_with(
+    context: &Context,
+    caller: Caller,
+    key: JobKey,
+    run: Option<u32>,
+    kept: Kept,
+) -> Result<JobDetail, ApiError> {
+    let detail = show(context, caller, key.clone(), run).await?;
+    let least = if kept == Kept::Logs { Sight::Shared } else { Sight::Own };
+    if detail.sight >= least {
+        return Ok(detail);
+    }
+    let whose = Whose::of(Some(detail.report.owner));
+    Err(sight::named(Refusal::NotYours { key, whose, kept }).await.into())
 }
 
 pub(super) async fn change(
@@ -148,6 +188,12 @@ pub(super) async fn change(
     key: JobKey,
     verb: Verb,
 ) -> Result<Response<Body>, ApiError> {
+    let caller = sight::to_change(context, caller, &key).await?;
+    changed(context, caller, key, verb).await
+}
+
+/// By a caller of whom it is known what they may change.
+async fn changed(context: &Context, caller: Caller, key: JobKey, verb: Verb) -> Result<Response<Body>, ApiError> {
     let message = ask(context, |answer| Request::Change { caller, key, verb, answer }).await?;
     Ok(json(StatusCode::OK, &Done { message }))
 }
@@ -162,6 +208,12 @@ pub(super) async fn remove_with_file(
     key: JobKey,
 ) -> Result<Response<Body>, ApiError> {
     let is_over = is_over(context, &caller, &key).await?;
+    // Once the file is gone nobody can tell any more who might have removed it.
+    let caller = sight::to_change(context, caller, &key).await?;
+    match changed(context, caller.clone(), key.clone(), Verb::WouldRemove { with_file: true }).await {
+        Err(error) if error.code() == "not_yours" => return Err(error),
+        _ => {}
+    }
     if is_over {
         let (paths, by, of) = (context.paths.clone(), caller.clone(), key.clone());
         let removed = tokio::task::spawn_blocking(move || files::remove(&paths, &by, &of));
@@ -171,7 +223,7 @@ pub(super) async fn remove_with_file(
     let retried = async {
         loop {
             rounds.mark_unchanged();
-            match change(context, caller.clone(), key.clone(), Verb::Remove).await {
+            match changed(context, caller.clone(), key.clone(), Verb::Remove).await {
                 Err(ApiError::Refused(refusal)) if waits_for_file(&refusal) => {
                     rounds.changed().await.map_err(|_| ApiError::Ending)?;
                 }
@@ -247,7 +299,7 @@ pub(super) async fn logs(
     query: LogQuery,
     asked: &Asked,
 ) -> Result<Response<Body>, ApiError> {
-    let detail = show(context, caller.clone(), key.clone(), query.run).await?;
+    let detail = show_with(context, caller.clone(), key.clone(), query.run, Kept::Logs).await?;
     logs::check(&key, &detail, &query).map_err(ApiError::NotFound)?;
     let name = format!("{}-{}.log", key.job, query.run.unwrap_or(detail.report.run));
     if query.as_text && !query.follow {
@@ -257,7 +309,7 @@ pub(super) async fn logs(
     let own = context.clone();
     let fetch = move |run| {
         let (context, caller, key) = (own.clone(), caller.clone(), key.clone());
-        async move { show(&context, caller, key, run).await }
+        async move { follow_on(&context, caller, key, run).await }
     };
     let as_text = query.as_text;
     let follower = logs::Follower::new(context.paths.clone(), query, context.rounds.clone(), context.growth.clone());
@@ -265,6 +317,17 @@ pub(super) async fn logs(
     match as_text {
         false => stream(body, "application/x-ndjson"),
         true => Ok(as_file(stream(body, TEXT)?, &name)),
+    }
+}
+
+/// A job whose log is followed. What is closed to the caller meanwhile has not gone, and its log does not end by that.
+async fn follow_on(context: &Context, caller: Caller, key: JobKey, run: Option<u32>) -> Result<JobDetail, ApiError> {
+    let shown = show_with(context, caller, key.clone(), run, Kept::Logs).await;
+    let Err(ApiError::Refused(Refusal::Unknown(_))) = shown else { return shown };
+    let everybody = Caller::root();
+    match show(context, everybody, key, run).await {
+        Ok(_) => Err(ApiError::Forbidden("you may not see this job any more".to_owned())),
+        gone => gone,
     }
 }
 
@@ -384,7 +447,7 @@ pub(super) async fn table(
     table: Table,
 ) -> Result<Response<Body>, ApiError> {
     let small = |name| values.number(name).and_then(|number| u32::try_from(number).ok());
-    let detail = show(context, caller, key.clone(), small("run")).await?;
+    let detail = show_with(context, caller, key.clone(), small("run"), Kept::Logs).await?;
     let task = values.needed("task")?;
     let wanted =
         LogQuery { task: Some(task.to_owned()), run: small("run"), attempt: small("attempt"), ..LogQuery::default() };
@@ -448,13 +511,14 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 
 fn view(context: &Context, detail: JobDetail, part: Part, usage: Vec<TaskUsage>) -> JobView {
     JobView {
-        ports: ports(context, &detail.runs),
+        ports: if detail.sight == Sight::Told { Vec::new() } else { ports(context, &detail.runs) },
         gpus: detail.gpus,
         usage,
         report: detail.report,
         events: detail.events.into_iter().map(Into::into).collect(),
         runs: part.views(&detail.runs),
         spec: detail.text,
+        seen: detail.sight.into(),
     }
 }
 

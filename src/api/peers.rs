@@ -128,7 +128,7 @@ pub(super) async fn caller_of(uid: u32) -> Caller {
         return Caller::root();
     }
     let looked = tokio::task::spawn_blocking(move || Caller::of(uid)).await;
-    looked.unwrap_or_else(|_| Caller { uid, name: format!("user {uid}"), within: None })
+    looked.unwrap_or_else(|_| Caller::named(uid, format!("user {uid}")))
 }
 
 /// Root may ask for somebody else: the mount does, for whoever writes to it.

@@ -22,7 +22,7 @@ use super::{
     secrets, state, storage, templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
-use crate::reconcile::{Caller, Event, Verb};
+use crate::reconcile::{Caller, Event, Sight, Verb};
 use crate::spec::Diagnostic;
 use crate::status::StopHow;
 
@@ -189,13 +189,11 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
             return done(format!("{key}: {told}"));
         }
         Action::CloneJob => {
-            let detail = jobs::show(context, caller.clone(), key.clone(), None).await?;
-            let text =
-                detail.text.ok_or_else(|| ApiError::Conflict(format!("job {key} has never had a valid file")))?;
+            let text = text_of(context, &caller, &key).await?;
             let to = query.text("to").unwrap_or(key.workspace.as_str());
             check_reach(&caller, to)?;
             let new = jobs::key(to, query.needed("as")?)?;
-            Wanted { key: new, text: text.into_bytes(), place: Place::New }
+            Wanted { key: new, text, place: Place::New }
         }
         _ => {
             let place = if query.flag("new") { Place::New } else { Place::Any };
@@ -210,6 +208,19 @@ async fn job_files(call: Call, context: &Context) -> Result<Response<Body>, ApiE
         false => format!("{key}: its file is written; the daemon has not taken it in yet"),
     };
     Ok(json(status, &Done { message }))
+}
+
+/// What a job is made of; of another one's what of it the caller may read.
+async fn text_of(context: &Context, caller: &Caller, key: &JobKey) -> Result<Vec<u8>, ApiError> {
+    let detail = jobs::show(context, caller.clone(), key.clone(), None).await?;
+    match detail.text {
+        Some(text) => Ok(text.into_bytes()),
+        None if detail.sight == Sight::Own => Err(ApiError::Conflict(format!("job {key} has never had a valid file"))),
+        None => {
+            let (paths, caller, key) = (context.paths.clone(), caller.clone(), key.clone());
+            blocking(move || files::read(&paths, &caller, &key)).await
+        }
+    }
 }
 
 async fn change_template(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {

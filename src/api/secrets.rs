@@ -60,7 +60,7 @@ pub(super) fn remove(paths: &Paths, caller: &Caller, workspace: &str, secret: &s
 
 fn told(error: SecretError) -> ApiError {
     match &error {
-        SecretError::TooLong | SecretError::Empty => ApiError::Bad(error.to_string()),
+        SecretError::TooLong | SecretError::Empty | SecretError::NoLogins(_) => ApiError::Bad(error.to_string()),
         SecretError::Missing { .. } => ApiError::NotFound(error.to_string()),
         SecretError::Io { source, .. } => ApiError::Failed(format!("{error}: {source}")),
     }

@@ -34,6 +34,7 @@ use super::rates::Rates;
 use super::router;
 use super::routes::{self, Found, ROUTES, Route, Takes};
 use super::sessions::Sessions;
+use super::sight;
 use super::storage::AskStorage;
 use super::tls::Credentials;
 use super::tokens::{Held, Tokens};
@@ -305,7 +306,10 @@ pub(super) async fn ask<T: Send + 'static>(
     // Whoever asked may have gone away meanwhile.
     let answer = Box::new(move |result| drop(sender.send(result)));
     context.events.send(Event::Request(request(answer))).map_err(|_| ApiError::Ending)?;
-    Ok(receiver.await.map_err(|_| ApiError::Ending)??)
+    match receiver.await.map_err(|_| ApiError::Ending)? {
+        Ok(answer) => Ok(answer),
+        Err(refusal) => Err(sight::named(refusal).await.into()),
+    }
 }
 
 /// Runs what blocks on a thread that may.

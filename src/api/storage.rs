@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
-use crate::config::Paths;
-use crate::ids::{HomeName, JobKey, WorkspaceName};
+use super::sight::may_enter;
+use crate::ids::{HomeName, JobKey};
 use crate::reconcile::{Caller, Request};
 use crate::status::State;
 use crate::sys::measure::disk_usage;
@@ -100,7 +100,8 @@ pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<Works
 
 /// One of them, with what takes the room: it is measured now.
 pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Result<WorkspaceDetail, ApiError> {
-    let found = list(context, caller).await?.into_iter().find(|view| view.storage.workspace.as_str() == name);
+    let mut all = list(context, caller).await?.into_iter();
+    let found = all.find(|view| view.storage.workspace.as_str() == name).or_else(|| shared(caller, name));
     let unknown = || {
         ApiError::NotFound(format!(
             "there is no workspace {name} that you may enter; `trainyard workspace` lists those"
@@ -121,6 +122,14 @@ pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Re
     let sum = parts.iter().map(|part| part.bytes).sum();
     workspace.storage.used.get_or_insert(sum);
     Ok(WorkspaceDetail { workspace, parts })
+}
+
+/// What all see and has no quota: it is in no list, and can be looked at.
+fn shared(caller: &Caller, name: &str) -> Option<WorkspaceView> {
+    let workspace: HomeName = name.parse().ok()?;
+    let is_shared = workspace.workspace().is_none() && caller.reaches(name);
+    let storage = StorageView { workspace, used: None, quota: None, held: None, note: None };
+    is_shared.then_some(WorkspaceView { storage, running: 0, waiting: 0 })
 }
 
 fn measure(home: &Path, part: &str, uid: u32) -> io::Result<PartView> {
@@ -161,14 +170,4 @@ async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, Api
 fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
     let metadata = std::fs::metadata(directory)?;
     Ok(uid == 0 || metadata.mode() >> super::class_of(&metadata, uid) & 0o4 != 0)
-}
-
-/// As the mount has it.
-pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, caller: &Caller) -> bool {
-    let uid = caller.uid;
-    if !caller.reaches(workspace.as_str()) {
-        return false;
-    }
-    let home = std::fs::metadata(paths.workspace(workspace));
-    home.is_ok_and(|home| uid == 0 || home.mode() >> super::class_of(&home, uid) & 0o1 != 0)
 }

@@ -201,7 +201,7 @@ impl Tokens {
             return Err(refused());
         }
         let within = file.workspaces.clone().map(Arc::new);
-        let caller = Caller { uid: file.uid, name: file.user.clone(), within };
+        let caller = Caller { within, ..Caller::named(file.uid, file.user.clone()) };
         Ok(Bearer { held: Held { id, file: Arc::new(file) }, caller })
     }
 
@@ -535,7 +535,7 @@ mod tests {
         let named = |user_of| Tokens { user_of, ..Tokens::open(dir.path()).unwrap() };
         let (before, after) = (named(|_| Ok("ann".to_owned())), named(|_| Ok("bob".to_owned())));
         let silent = named(|_| Err(io::ErrorKind::TimedOut.into()));
-        let [ann, bob] = ["ann", "bob"].map(|name| Caller { uid: 4_000_007, name: name.to_owned(), within: None });
+        let [ann, bob] = ["ann", "bob"].map(|name| Caller::named(4_000_007, name.to_owned()));
         let made = before.create(&wanted("ci", &[]), ann.uid, &ann).unwrap();
         let now = crate::sys::now();
         let held = before.bearer(&made.secret, now).unwrap().held;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
-use super::storage::may_enter;
+use super::sight::may_enter;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Request, Used};
 use crate::store::record::UsageTotal;

@@ -7,6 +7,7 @@ use super::query::Values;
 use super::tasks::TaskUsage;
 use crate::ids::JobKey;
 use crate::images::ImageRecord;
+use crate::reconcile::Sight;
 use crate::report::TaskReport;
 use crate::report::{GpuReport, JobReport};
 pub use crate::rundir::entry::OWN_FAILURE;
@@ -51,8 +52,10 @@ pub struct JobView {
     pub report: JobReport,
     pub events: Vec<EventView>,
     pub runs: Vec<RunView>,
-    /// The last good version of the job file.
+    /// The last good version of the job file, where all of the job is the caller's to see.
     pub spec: Option<String>,
+    #[serde(default)]
+    pub seen: Seen,
     /// Ports that its tasks listen on while they run.
     #[serde(default)]
     pub ports: Vec<PortView>,
@@ -62,6 +65,29 @@ pub struct JobView {
     /// What its tasks use of processors and memory while they run.
     #[serde(default)]
     pub usage: Vec<TaskUsage>,
+}
+
+/// How much of a job the caller sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Seen {
+    /// What everybody in its workspace is told: how it is, and what has happened.
+    Told,
+    /// And logs and figures of the run, which are for the group of its file.
+    Shared,
+    /// All of it, as its owner and root.
+    #[default]
+    Own,
+}
+
+impl From<Sight> for Seen {
+    fn from(sight: Sight) -> Self {
+        match sight {
+            Sight::Told => Self::Told,
+            Sight::Shared => Self::Shared,
+            Sight::Own => Self::Own,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -15,7 +15,7 @@ use crate::store::record::{Counters, EventRecord, JobRecord, RunEnd, RunRecord, 
 /// More events than there can have been since the backup.
 const EVENTS_APART: u64 = 1 << 32;
 
-/// A serial number behind all that can have been given since the backup: who follows events, as alerts do, remembers the last one that
+/// A serial number, or a place in the queue, behind all that can have been given since the backup: who follows events, as alerts do, remembers the last one that
 /// it has seen, and would miss what comes under a lower one. The same backup may be restored again and again, so it is that of the clock
 /// in microseconds, in each of which there is less than one event.
 pub(super) fn serial_behind(known: u64, now: Timestamp) -> u64 {
@@ -51,7 +51,8 @@ impl Left {
 
 /// A state of which nothing is known but what the disk has.
 pub(super) fn anew(left: &Left, now: Timestamp) -> Batch {
-    let counters = Counters { attempt: left.attempt, event: serial_behind(0, now), ..Counters::default() };
+    let behind = serial_behind(0, now);
+    let counters = Counters { attempt: left.attempt, event: behind, order: behind, ..Counters::default() };
     let record = |key: &JobKey, left: &LeftJob| {
         let why = format!("the state was lost: drop its file again, or `trainyard rm {key}`");
         JobRecord { next_event: left.events, ..of_directories(key, left.run, why, now) }
@@ -85,6 +86,8 @@ pub(super) fn adapt(mut batch: Batch, left: &Left, taken: Timestamp, now: Timest
     let mut counters = batch.counters.unwrap_or_default();
     counters.attempt = counters.attempt.max(left.attempt);
     counters.event = serial_behind(counters.event, now);
+    // What was set aside since is called by one of them, and may still be there.
+    counters.order = serial_behind(counters.order, now);
     batch.counters = Some(counters);
     let mut adapter = Adapter { batch, ends: &left.ends, taken, now, open: 0, newer: Vec::new() };
     let keys: BTreeSet<JobKey> = adapter.batch.jobs.keys().chain(left.jobs.keys()).cloned().collect();
@@ -114,7 +117,7 @@ impl Adapter<'_> {
             Some((false, last)) => self.known(key, last, (highest, attempt)),
             // As it was: its numbers go on counting.
             Some((true, last)) if last >= highest => {}
-            _ if highest == 0 => {}
+            None if left.is_none() => {}
             _ => self.unknown(key, highest, left.map_or(0, |left| left.events)),
         }
     }
@@ -132,7 +135,7 @@ impl Adapter<'_> {
             if open {
                 self.conclude(key, last);
             }
-            self.later_run(key, highest, &what);
+            self.later_run(key, (highest, attempt), &what);
             self.newer.push(what);
         } else if open && let Some(verdict) = self.end(key, last) {
             let what = format!("{key}: run {last} ended after the backup: {verdict}");
@@ -158,11 +161,11 @@ impl Adapter<'_> {
         let is_live = run.attempts.last().is_some_and(|attempt| attempt.ended.is_none());
         run.unprepared = is_live.then_some(Unprepared { failures: 0, at: now });
         lose_tasks(run, taken, now);
-        let message = match is_live {
-            true => format!("restored from a backup of {taken}: what its tasks did since then is not known"),
-            false => format!("restored from a backup of {taken}: it is made ready anew"),
-        };
-        self.note(key, number, State::Waiting, message);
+        // Of one that was not running nothing has happened that there would be to tell.
+        if is_live {
+            let message = format!("restored from a backup of {taken}: what its tasks did since then is not known");
+            self.note(key, number, State::Waiting, message);
+        }
     }
 
     fn end(&self, key: &JobKey, number: u32) -> Option<Verdict> {
@@ -188,17 +191,15 @@ impl Adapter<'_> {
     }
 
     /// The newest run of a job, of which no more is known than that it was there, and perhaps how it ended.
-    fn later_run(&mut self, key: &JobKey, number: u32, what: &str) {
+    fn later_run(&mut self, key: &JobKey, (number, attempt): (u32, u32), what: &str) {
         let Some(job) = self.batch.jobs.get_mut(key) else { return };
         let Some(source) = job.source.clone() else { return };
         job.last_run = number;
         // What was asked for may have been done.
         (job.rerun_wanted, job.turned_away) = (false, None);
+        let known = if attempt == 0 { "it had not begun, as far as is known" } else { "how it ended is not known" };
         let verdict = self.ends.get(&(key.clone(), number)).cloned().unwrap_or_else(|| Verdict::Failed {
-            reason: format!(
-                "how it ended is not known: it is later than the backup of {} that was restored",
-                self.taken
-            ),
+            reason: format!("{known}: it is later than the backup of {} that was restored", self.taken),
         });
         let state = state_after(&verdict);
         let run = RunRecord {
@@ -212,8 +213,10 @@ impl Adapter<'_> {
 
     /// A job of which the backup has nothing, or that it has as removed.
     fn unknown(&mut self, key: &JobKey, highest: u32, events: u64) {
-        let what =
-            format!("{key} is later than the backup; what its runs up to {highest} left is in runs/ and models/");
+        let what = match highest {
+            0 => format!("{key} is later than the backup, and has not run"),
+            _ => format!("{key} is later than the backup; what its runs up to {highest} left is in runs/ and models/"),
+        };
         let before = self.batch.jobs.get(key);
         let next_event = before.map_or(0, |job| job.next_event).max(events);
         let why = format!(

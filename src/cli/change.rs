@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::confirm::{Bulk, some_of};
 use super::output::{self, Format};
+use super::ps::is_own;
 use super::wait::of_sweep;
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{Done, JobQuery};
@@ -85,15 +86,16 @@ pub(super) async fn stop_all(client: &Client, how: StopHow, bulk: Bulk, format: 
     run(client, Change::Stop { how }, &open, format).await
 }
 
-/// Those that run or wait, of all that the caller may see.
+/// Those that run or wait, and are the caller's.
 pub(super) async fn open_jobs(client: &Client) -> anyhow::Result<Vec<JobKey>> {
     jobs_that(client, |state| !state.is_terminal() && state != State::Stopping).await
 }
 
-/// Those that have a run and such a state.
+/// Those of the caller's that have a run and such a state.
 async fn jobs_that(client: &Client, is_meant: impl Fn(State) -> bool) -> anyhow::Result<Vec<JobKey>> {
     let listed = client.jobs(&JobQuery::default()).await?.jobs;
-    let meant = listed.iter().filter(|job: &&JobReport| job.run > 0 && is_meant(job.state));
+    // Others' are seen as well, and stay theirs.
+    let meant = listed.iter().filter(|job: &&JobReport| job.run > 0 && is_meant(job.state) && is_own(job.owner));
     Ok(meant.map(|job| format!("{}/{}", job.workspace, job.job).parse()).collect::<Result<Vec<JobKey>, _>>()?)
 }
 

@@ -43,9 +43,12 @@ pub struct Filter {
 /// Whose, and of when.
 #[derive(Debug, Args)]
 pub(super) struct Origin {
-    /// Only those of this user, by name or number
-    #[arg(long)]
+    /// Only those of this user, by name or number, or `me`
+    #[arg(short, long)]
     user: Option<String>,
+    /// Only your own
+    #[arg(long, conflicts_with = "user")]
+    mine: bool,
     /// Only those submitted or changed within this time, as in 2h or 7d, or since a day or time, as in 2026-03-01 or "2026-03-01 12:00:00" (UTC, as times are shown)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
@@ -55,10 +58,19 @@ pub(super) struct Origin {
 }
 
 impl Origin {
+    /// Whose they are to be.
+    fn owner(&self) -> anyhow::Result<Option<u32>> {
+        match self.user.as_deref() {
+            None => Ok(self.mine.then(own_uid)),
+            Some("me") => Ok(Some(own_uid())),
+            Some(user) => uid(user).map(Some),
+        }
+    }
+
     /// Keeps those of `all` of which it is true, by their owners and times, which are written so that they sort as text does.
     pub(super) fn retain<T>(&self, all: &mut Vec<T>, of: impl Fn(&T) -> (u32, String)) -> anyhow::Result<()> {
         let written = |time: &str| when(time).map(|time| Timestamp(time).to_string());
-        let owner = self.user.as_deref().map(uid).transpose()?;
+        let owner = self.owner()?;
         let since = self.since.as_deref().map(written).transpose()?;
         let until = self.until.as_deref().map(written).transpose()?;
         all.retain(|one| {
@@ -82,7 +94,7 @@ impl Filter {
             bail!("there is no state {wanted:?}; the states are {}", State::ALL.map(State::name).join(", "));
         }
         let written = |time: &String| when(time);
-        let user = self.origin.user.as_deref().map(|user| uid(user).map(|uid| uid.to_string())).transpose()?;
+        let user = self.origin.owner()?.map(|uid| uid.to_string());
         Ok(JobQuery {
             states: self.state.clone(),
             user,
@@ -108,6 +120,21 @@ fn uid(user: &str) -> anyhow::Result<u32> {
     named.or_else(|| user.parse().ok()).with_context(|| format!("there is no user {user:?} on this machine"))
 }
 
+fn own_uid() -> u32 {
+    nix::unistd::Uid::effective().as_raw()
+}
+
+/// Whether a job is the caller's to change, whoever else may let them; root's are all.
+pub(super) fn is_own(owner: u32) -> bool {
+    [0, owner].contains(&own_uid())
+}
+
+/// The columns of wide tables alone: whose jobs they are is nothing new where all are the caller's own.
+pub(super) fn wide_of(own: &'static [&'static str], owners: impl IntoIterator<Item = u32>) -> Vec<&'static str> {
+    let others = owners.into_iter().any(|owner| owner != own_uid());
+    own.iter().copied().filter(|head| !others || *head != USER).collect()
+}
+
 /// A user by name, or by number where it has none here. Looked up once: in a list of thousands the same few come again and again,
 /// and each look opens and reads the machine's list of users.
 pub(super) fn user_name(uid: u32) -> String {
@@ -131,7 +158,8 @@ struct Line {
     diagnostics: Vec<Diagnostic>,
 }
 
-const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", "USER", "TIME", "WHY"];
+const USER: &str = "USER";
+const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", USER, "TIME", "WHY"];
 
 /// Tells up to which event it has looked.
 pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow::Result<u64> {
@@ -143,7 +171,7 @@ pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow:
     let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
     let listing = Listing {
         heads: &HEADS,
-        wide: &["SUBMITTED", "USER"],
+        wide: &wide_of(&["SUBMITTED", USER], list.jobs.iter().map(|job| job.owner)),
         cells: row,
         name: |job| shown(&job.workspace, &job.job),
         // Asked for above, with all that there is of them.

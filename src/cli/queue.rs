@@ -2,7 +2,7 @@
 
 use super::listing::{Form, Listing, whole};
 use super::output;
-use super::ps::{name, user_name};
+use super::ps::{name, user_name, wide_of};
 use super::times::seconds;
 use crate::api::client::Client;
 use crate::api::wire::{JobList, JobQuery};
@@ -18,7 +18,7 @@ pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) ->
     jobs.sort_by_key(|job| job.waiting.as_ref().map_or(usize::MAX, |waiting| waiting.place));
     let listing = Listing {
         heads: &["PLACE", "JOB", "STARTS BY", "SINCE", "USER", "NEEDS", "FOR WHAT"],
-        wide: &["SINCE", "USER", "NEEDS"],
+        wide: &wide_of(&["SINCE", "USER", "NEEDS"], jobs.iter().map(|job| job.owner)),
         cells: row,
         name,
         json: whole,

@@ -13,7 +13,6 @@ use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use crate::config::Paths;
 use crate::ids::{AssetName, WorkspaceName};
-use crate::images::registry::{AuthFileError, credentials_in};
 use crate::secrets::{SECRET_MAX, SecretError, Secrets};
 
 #[derive(Debug, Subcommand)]
@@ -66,9 +65,6 @@ pub(super) fn run(root: &Path, verb: SecretVerb, format: Format) -> anyhow::Resu
         SecretVerb::Ls { workspace, listed } => list(&secrets, workspace.as_ref(), listed.form(format))?,
         SecretVerb::Set { name, workspace } => {
             let content = read(&name, &mut io::stdin().lock())?;
-            if name.as_str() == LOGINS {
-                are_logins(&content)?;
-            }
             secrets.put(&workspace, &name, &content)?;
             tell(
                 &format!("secret {name} of workspace {workspace} is stored; job files name it as secret:{name}"),
@@ -95,19 +91,6 @@ fn tell(message: &str, format: Format) -> anyhow::Result<()> {
     match format {
         Format::Json => output::json(&json!({ "message": message })),
         Format::People => output::line(message),
-    }
-}
-
-/// The secret that holds the logins for registries.
-const LOGINS: &str = "registry.json";
-
-/// Else it would be found wrong when an image is wanted.
-fn are_logins(content: &[u8]) -> anyhow::Result<()> {
-    match credentials_in(content, "", "") {
-        Err(error @ AuthFileError::Syntax { .. }) => {
-            bail!("{LOGINS}: {error}; `podman login --authfile FILE REGISTRY` writes one")
-        }
-        _ => Ok(()),
     }
 }
 

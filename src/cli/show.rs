@@ -9,8 +9,10 @@ use serde_json::{Value, json};
 
 use super::Exit;
 use super::output::{self, Format};
+use super::ps::user_name;
 use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
+use crate::api::wire::Seen;
 use crate::contract::{Sample, Task, command, shown};
 use crate::ids::JobKey;
 use crate::spec::{
@@ -62,6 +64,13 @@ pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
     let view = client.job(&key).await?;
     match view.spec {
         Some(text) => Ok(text),
+        None if view.seen != Seen::Own => {
+            let owner = user_name(view.report.owner);
+            bail!(
+                "job {key} belongs to {owner}: its file may hold secrets, and is for its owner and root alone; \
+                 `trainyard status {key}` tells how it is"
+            )
+        }
         None => bail!("job {key} has never had a valid file: {}", view.report.reason),
     }
 }

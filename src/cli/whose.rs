@@ -53,23 +53,16 @@ impl Whose {
     }
 }
 
-/// Refuses a workspace that there is not, before anything is asked or written; what all share is none. One has a directory of job
-/// files, or what it keeps is shown.
+/// Refuses a workspace that there is not, before anything is asked or written; what all share is none.
 pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
     if SHARED.contains(&home) {
         return Ok(());
     }
     let paths = Paths::new(root)?;
     let name: WorkspaceName = home.parse()?;
-    // What others may not look into is there.
-    let is_missing =
-        |path: &Path| matches!(path.symlink_metadata(), Err(error) if error.kind() == io::ErrorKind::NotFound);
-    let missing = name != WorkspaceName::default_workspace()
-        && is_missing(&paths.job_files(&name))
-        && is_missing(&paths.mount_point().join(home));
-    match missing {
-        false => Ok(()),
-        true => Err(NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them")).into()),
+    match paths.has_workspace(&name) {
+        true => Ok(()),
+        false => Err(NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them")).into()),
     }
 }
 

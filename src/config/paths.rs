@@ -67,6 +67,27 @@ impl Paths {
         }
     }
 
+    /// Whether there is such a workspace: one has a directory of job files, or keeps what it has had. Blocks.
+    pub fn has_workspace(&self, workspace: &WorkspaceName) -> bool {
+        if *workspace == WorkspaceName::default_workspace() {
+            return true;
+        }
+        // What one may not look into is there, but for what the daemon alone may look into.
+        let found = |path: PathBuf| path.symlink_metadata().map(|found| found.is_dir());
+        if found(self.job_files(workspace)).unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+            return true;
+        }
+        match found(self.workspace(workspace)) {
+            Ok(is_there) => is_there,
+            // The daemon itself, which must not wait for the mount, never comes here.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                found(self.mount_point().join(workspace.as_str()))
+                    .unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied)
+            }
+            Err(_) => false,
+        }
+    }
+
     pub fn store_file(&self) -> PathBuf {
         self.state_dir().join("state.redb")
     }
@@ -227,5 +248,25 @@ fn canonical(path: &Path) -> io::Result<PathBuf> {
             Ok(canonical(parent)?.join(name))
         }
         (result, ..) => result,
+    }
+}
+
+#[cfg(test)]
+mod workspace_tests {
+    use super::*;
+
+    #[test]
+    fn a_workspace_is_there_with_job_files_or_what_it_has_left() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        let has = |name: &str| paths.has_workspace(&name.parse().unwrap());
+        for directory in
+            [paths.jobs_d().join("lab"), paths.workspaces().join("left"), paths.mount_point().join("stray")]
+        {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        std::fs::write(paths.jobs_d().join("file"), "").unwrap();
+        let named = ["default", "lab", "left", "file", "none"].map(has);
+        assert_eq!(named, [true, true, true, false, false]);
     }
 }

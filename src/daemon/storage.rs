@@ -340,7 +340,8 @@ impl Keeper {
                 // No workspace of ours, and nothing is wanted of it.
                 Err(error) if limit.is_none() && error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    tracing::warn!(%workspace, %error, "cannot hold a workspace to its quota, the next look tries again")
+                    let (workspace, home) = workspace.told();
+                    tracing::warn!(workspace, home, %error, "cannot hold a workspace to its quota, the next look tries again")
                 }
             }
         }
@@ -349,7 +350,8 @@ impl Keeper {
     fn hold(&mut self, workspace: HomeName, kept: Kept) {
         if let Some(limit) = kept.limit {
             let (limit, note) = (Bytes(limit), kept.note.as_deref().unwrap_or_default());
-            tracing::info!(%workspace, %limit, held = ?kept.held, note, "a workspace has a quota");
+            let (name, home) = workspace.told();
+            tracing::info!(workspace = name, home, %limit, held = ?kept.held, note, "a workspace has a quota");
             if kept.held == Held::Counted && !self.behind.contains_key(&workspace) {
                 self.measurer.ask(workspace.clone(), What::All);
             }
@@ -497,17 +499,20 @@ impl Keeper {
 
     fn report_room(&self, full: &BTreeMap<HomeName, String>) {
         for (workspace, said) in full.iter().filter(|(workspace, _)| !self.full.contains_key(workspace)) {
-            match workspace.workspace() {
-                Some(_) => {
-                    tracing::warn!(%workspace, reason = said, "no room: nothing is started in this workspace until there is");
-                }
-                None => {
-                    tracing::warn!(home = %workspace, reason = said, "no room: nothing is put there until there is")
+            match workspace.told() {
+                (None, home) => tracing::warn!(home, reason = said, "no room: nothing is put there until there is"),
+                (workspace, _) => {
+                    tracing::warn!(
+                        workspace,
+                        reason = said,
+                        "no room: nothing is started in this workspace until there is"
+                    );
                 }
             }
         }
         for workspace in self.full.keys().filter(|workspace| !full.contains_key(workspace)) {
-            tracing::info!(%workspace, "there is room again");
+            let (workspace, home) = workspace.told();
+            tracing::info!(workspace, home, "there is room again");
         }
     }
 

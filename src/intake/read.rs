@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask};
-use super::{Arrival, Swept};
+use super::{Arrival, Made, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
 use crate::spec::sweep::{Combination, in_each_other_s_way};
@@ -92,7 +92,7 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
         return Look::Arrived(Arrival::Removed { key });
     }
     Look::Arrived(match read(root, path, &key, specs) {
-        Ok(arrival) => arrival,
+        Ok(made) => made.into(),
         Err(Unread::Missing) => Arrival::Removed { key },
         Err(Unread::Unfinished) => return Look::Unfinished,
         Err(Unread::Bad(diagnostics)) => Arrival::Refused { key, diagnostics },
@@ -143,7 +143,7 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, WrongName> {
     Ok(Some(JobKey::new(workspace, job)))
 }
 
-fn read(root: &Path, path: &Path, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
+fn read(root: &Path, path: &Path, key: &JobKey, specs: &ResourceSpecs) -> Result<Made, Unread> {
     let (stack, owner) = Reader::Watching { jobs_d: root }.stack(path, &templates_of(root, key))?;
     arrived(stack, owner, key, specs)
 }
@@ -156,7 +156,7 @@ pub fn read_text(
     text: &[u8],
     owner: Owner,
     specs: &ResourceSpecs,
-) -> Result<Arrival, Vec<Diagnostic>> {
+) -> Result<Made, Vec<Diagnostic>> {
     let file = path.strip_prefix(root).unwrap_or(path).display().to_string();
     let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
     let stack = Reader::Watching { jobs_d: root }.stack_on(layer, path, owner, &templates_of(root, key));
@@ -164,7 +164,7 @@ pub fn read_text(
 }
 
 /// The same of a text that is all of the job: nothing that lies in `jobs.d` is put on top of it or below.
-pub fn read_whole(key: &JobKey, text: &[u8], owner: Owner, specs: &ResourceSpecs) -> Result<Arrival, Vec<Diagnostic>> {
+pub fn read_whole(key: &JobKey, text: &[u8], owner: Owner, specs: &ResourceSpecs) -> Result<Made, Vec<Diagnostic>> {
     let file = format!("{}.toml", key.job);
     let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
     arrived(Stack::of(layer), owner, key, specs).map_err(|unread| found_in(&file, unread))
@@ -188,11 +188,12 @@ fn templates_of(root: &Path, key: &JobKey) -> [PathBuf; 2] {
     [own, root.to_owned()]
 }
 
-fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) -> Result<Arrival, Unread> {
+fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) -> Result<Made, Unread> {
     stack.specs = specs.of(&key.workspace);
     let Some(combinations) = stack.combinations(&key.job).map_err(Unread::Bad)? else {
         let (source, spec) = accept(&stack, &key.job, &key.job, owner)?;
-        return Ok(Arrival::Accepted { key: key.clone(), source, spec: Box::new(spec) });
+        let job = Swept { key: key.clone(), source, spec };
+        return Ok(Made { key: key.clone(), jobs: vec![job] });
     };
     let job = |combination: Combination| {
         let (mut source, spec) = accept(&stack.with(&combination), &key.job, &combination.name, owner)?;
@@ -203,7 +204,7 @@ fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) 
     let named = jobs.iter().map(|swept| (&swept.key.job, &swept.spec));
     match in_each_other_s_way(&stack.job.file, named) {
         Some(found) => Err(Unread::Bad(vec![found])),
-        None => Ok(Arrival::Swept { key: key.clone(), jobs }),
+        None => Ok(Made { key: key.clone(), jobs }),
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::requests::may;
 use super::world::Job;
 use super::{Caller, Reconciler, Refusal};
 use crate::ids::JobKey;
@@ -97,7 +96,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn visible(&self, caller: &Caller, key: &JobKey) -> Option<&Job> {
-        self.jobs.get(key).filter(|job| !job.record.removed && may(caller, key, job))
+        self.jobs.get(key).filter(|job| !job.record.removed && caller.sees(key, job))
     }
 
     /// Those of these jobs that the caller may see, each with the number of its first event: earlier ones were another's.

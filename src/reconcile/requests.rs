@@ -1,5 +1,6 @@
 //! What people ask for.
 
+mod caller;
 mod changes;
 mod refusal;
 
@@ -11,50 +12,15 @@ use super::queue::SEEN;
 use super::world::Job;
 use super::{Recent, Reconciler, StatesAt};
 use crate::contract::Identity;
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp, WorkspaceName};
-use crate::intake::Arrival;
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
+use crate::intake::Made;
 use crate::report::{DrainReport, GpuReport, JobReport};
 use crate::spec::{Dataset, Diagnostic};
 use crate::status::StopHow;
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
-pub use refusal::Refusal;
-
-/// Who asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
-    pub uid: u32,
-    pub name: String,
-    /// Only what is of these workspaces; everything when absent.
-    pub within: Option<Arc<BTreeSet<WorkspaceName>>>,
-}
-
-impl Caller {
-    /// A user of this machine. Asks the machine for the name, which may take a moment.
-    pub fn of(uid: u32) -> Self {
-        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-        Self { uid, name: user.map_or_else(|| format!("user {uid}"), |user| user.name), within: None }
-    }
-
-    /// The daemon itself.
-    pub fn root() -> Self {
-        Self { uid: 0, name: "root".to_owned(), within: None }
-    }
-
-    /// Who asks over the network for what is for everybody, and need not say who they are.
-    pub fn nobody() -> Self {
-        Self { uid: u32::MAX, name: "nobody".to_owned(), within: None }
-    }
-
-    pub fn is_nobody(&self) -> bool {
-        self.uid == u32::MAX
-    }
-
-    /// Whether what is of this workspace is there for them at all.
-    pub fn reaches(&self, workspace: &str) -> bool {
-        self.within.as_ref().is_none_or(|within| within.iter().any(|name| name.as_str() == workspace))
-    }
-}
+pub use caller::{Beside, Caller, Sight};
+pub use refusal::{Kept, Refusal, Whose};
 
 /// Where an answer goes; nobody may be left to hear it.
 pub type Answer<T> = Box<dyn FnOnce(Result<T, Refusal>) + Send>;
@@ -135,8 +101,13 @@ pub enum Request {
     },
     /// What would be said of a job file if it came now.
     Judge {
-        file: Arc<Arrival>,
+        file: Arc<Made>,
         answer: Answer<Vec<Diagnostic>>,
+    },
+    /// What has come of one that was written.
+    TakenIn {
+        file: Arc<Made>,
+        answer: Answer<TakenIn>,
     },
     /// Whether a job file of that name is known to be there.
     HasFile {
@@ -199,6 +170,17 @@ pub struct Listing {
     pub serial: u64,
 }
 
+/// What [`Request::TakenIn`] answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TakenIn {
+    /// Each job that the file makes has it in force.
+    Yes,
+    /// It is still to be read.
+    NotYet,
+    /// Another file or the configuration has come before it.
+    Refused(Vec<Diagnostic>),
+}
+
 /// What was used.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Used {
@@ -226,13 +208,15 @@ pub struct Lease {
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobDetail {
     pub report: JobReport,
+    /// How much the caller sees of it, and of the run that was asked for.
+    pub sight: Sight,
     /// Its newest run is not over.
     pub is_open: bool,
     /// What the cards of its tasks do.
     pub gpus: Vec<GpuReport>,
     pub events: Vec<EventRecord>,
     pub runs: Vec<RunRecord>,
-    /// The last good version of the job file.
+    /// The last good version of the job file, for who sees all of it.
     pub text: Option<String>,
 }
 
@@ -260,6 +244,7 @@ impl<S: Store> Reconciler<S> {
             Request::StatesAt { serial, answer } => answer(self.states_at(serial)),
             Request::Drain { answer } => answer(Ok(self.drain_report())),
             Request::Judge { file, answer } => answer(Ok(self.judged(&file))),
+            Request::TakenIn { file, answer } => answer(Ok(self.taken_in(&file))),
             Request::HasFile { key, answer } => answer(Ok(self.has_file(&key))),
             Request::OpenRuns { answer } => answer(Ok(self.open_runs())),
             Request::AwaitedData { answer } => answer(Ok(self.awaited_data())),
@@ -289,7 +274,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn list(&self, caller: &Caller) -> Listing {
-        let visible = self.jobs.iter().filter(|(key, job)| may(caller, key, job));
+        let visible = self.jobs.iter().filter(|(key, job)| caller.sees(key, job));
         let report = |(key, job): (&JobKey, &Job)| {
             let mut report = self.report_of(key, job)?;
             // Of many jobs a few names are enough; all are told of one.
@@ -307,7 +292,7 @@ impl<S: Store> Reconciler<S> {
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {
         let lease = |(lease, key, task, attempt): (GpuLease, JobKey, TaskName, AttemptId)| {
-            let visible = self.jobs.get(&key).is_some_and(|job| may(caller, &key, job));
+            let visible = self.jobs.get(&key).is_some_and(|job| caller.sees(&key, job));
             let holder =
                 if visible { format!("{key} {task}") } else { format!("a job of workspace {}", key.workspace) };
             Lease { gpu: lease.uuid, part: lease.part, attempt, holder, visible }
@@ -321,21 +306,33 @@ impl<S: Store> Reconciler<S> {
         runs.map(|(key, run)| run.identity(key, 0)).collect()
     }
 
+    /// The job, if it is there for the caller.
+    fn seen(&self, caller: &Caller, key: &JobKey) -> Result<(&Job, Sight), Refusal> {
+        let known = self.jobs.get(key).filter(|job| !job.record.removed);
+        let seen = known.and_then(|job| Some((job, caller.sight(key, job)?)));
+        seen.ok_or_else(|| self.unknown(caller, key))
+    }
+
     /// The job, if the caller may act on it.
     fn job_of(&self, caller: &Caller, key: &JobKey) -> Result<&Job, Refusal> {
-        let job = self.jobs.get(key).filter(|job| !job.record.removed).ok_or_else(|| self.unknown(caller, key))?;
-        if may(caller, key, job) { Ok(job) } else { Err(Refusal::NotYours { key: key.clone() }) }
+        let (job, _) = self.seen(caller, key)?;
+        caller.check_change(key, job).map(|()| job)
     }
 
     fn show(&self, caller: &Caller, key: &JobKey, runs: RunPart, events: EventPart) -> Result<JobDetail, Refusal> {
-        let job = self.job_of(caller, key)?;
+        let (job, sight) = self.seen(caller, key)?;
         let stored = |error: StoreError| Refusal::Store(error.to_string());
+        let asked = runs.also;
         let events = self.events_of(key, job, events).map_err(stored)?;
         let runs = self.runs_of(key, runs).map_err(stored)?;
         let report = self.report(key).ok_or_else(|| Refusal::Unknown(key.clone()))?;
-        let text = job.record.source.as_ref().map(|source| source.text.clone());
+        // As in the mount, where it is for its owner alone.
+        let source = job.record.source.as_ref().filter(|_| sight == Sight::Own);
+        let text = source.map(|source| source.text.clone());
+        let run = runs.iter().rfind(|run| asked.is_none_or(|number| run.number == number));
+        let sight = run.map_or(sight, |run| caller.sight_of_run(sight, run.source.owner));
         let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
-        Ok(JobDetail { report, is_open, gpus, events, runs, text })
+        Ok(JobDetail { report, sight, is_open, gpus, events, runs, text })
     }
 
     /// Of the store no more is read than is told.
@@ -367,13 +364,4 @@ impl<S: Store> Reconciler<S> {
         events.truncate(most);
         Ok(events)
     }
-}
-
-/// The one rule of who may see a job and act on it.
-pub(super) fn may(caller: &Caller, key: &JobKey, job: &Job) -> bool {
-    caller.reaches(key.workspace.as_str()) && owns(caller, job)
-}
-
-fn owns(caller: &Caller, job: &Job) -> bool {
-    caller.uid == 0 || job.record.source.as_ref().is_some_and(|source| source.owner.uid == caller.uid)
 }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::requests::may;
 use super::world::Job;
-use super::{Caller, Reconciler, Refusal};
+use super::{Caller, Reconciler, Refusal, TakenIn};
 use crate::ids::JobKey;
-use crate::intake::{Arrival, Swept};
+use crate::intake::{Made, Swept};
 use crate::spec::{Diagnostic, JobSpec, sweep};
 use crate::store::Store;
 use crate::store::record::SourceRecord;
@@ -66,20 +65,34 @@ impl<S: Store> Reconciler<S> {
         Some(Diagnostic::of_file(&file_of(key), message))
     }
 
-    /// What would be said of a file if it came now; of one that is good by itself, what the machine and its other jobs leave of
-    /// that. Nothing comes of it.
-    pub(super) fn judged(&self, arrival: &Arrival) -> Vec<Diagnostic> {
-        match arrival {
-            Arrival::Accepted { key, source, spec } => {
-                let found = self.is_of_sweep(key).or_else(|| self.why_refused(key, source, spec));
-                found.into_iter().collect()
-            }
-            Arrival::Swept { key, jobs } => match self.is_in_the_way(key, jobs) {
-                Some(problem) => vec![problem],
-                None => jobs.iter().filter_map(|one| self.why_refused(&one.key, &one.source, &one.spec)).collect(),
-            },
-            Arrival::Refused { diagnostics, .. } | Arrival::Stray { diagnostics, .. } => diagnostics.clone(),
-            Arrival::Removed { .. } => Vec::new(),
+    /// What would be said of a good file if it came now: what the machine and its other jobs leave of it. Nothing comes of it.
+    pub(super) fn judged(&self, file: &Made) -> Vec<Diagnostic> {
+        let key = &file.key;
+        let problem = if file.is_sweep() { self.is_in_the_way(key, &file.jobs) } else { self.is_of_sweep(key) };
+        if let Some(problem) = problem {
+            return vec![problem];
+        }
+        file.jobs.iter().filter_map(|job| self.why_refused(&job.key, &job.source, &job.spec)).collect()
+    }
+
+    /// Whether a good file that was written has been taken in, for each job that it makes: with its text, since whose it is the file
+    /// system says.
+    pub(super) fn taken_in(&self, file: &Made) -> TakenIn {
+        let is_in = |made: &Swept| {
+            let record = self.jobs.get(&made.key).map(|job| &job.record);
+            record.is_some_and(|record| {
+                let source = record.source.as_ref();
+                record.file_present
+                    && record.invalid.is_empty()
+                    && source.is_some_and(|source| source.text == made.source.text)
+            })
+        };
+        if file.jobs.iter().all(is_in) {
+            return TakenIn::Yes;
+        }
+        match self.judged(file) {
+            refused if refused.is_empty() => TakenIn::NotYet,
+            refused => TakenIn::Refused(refused),
         }
     }
 
@@ -140,7 +153,7 @@ impl<S: Store> Reconciler<S> {
 
     /// A sweep is no job of which there is something to show.
     pub(super) fn unknown(&self, caller: &Caller, key: &JobKey) -> Refusal {
-        let own = self.known_of_sweep(key).filter(|(key, job)| may(caller, key, job));
+        let own = self.known_of_sweep(key).filter(|(key, job)| caller.sees(key, job));
         let jobs: Vec<String> = own.map(|(key, _)| key.to_string()).collect();
         if jobs.is_empty() { Refusal::Unknown(key.clone()) } else { Refusal::Sweep { key: key.clone(), jobs } }
     }

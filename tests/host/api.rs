@@ -20,6 +20,7 @@ use super::support::{BINARY, Instance, PATIENCE, has_tools, wait_for};
 mod clients;
 mod hostile;
 mod network;
+mod sight;
 
 pub(crate) use network::certify;
 
@@ -190,7 +191,7 @@ fn lists_come_in_pages_and_every_refusal_has_a_code() {
     let wrong = ask_with(&instance, "PATCH", "/v1/jobs/default/alpha", "", b"");
     assert_eq!((wrong.code().as_str(), wrong.head.contains("allow: get, head, delete")), ("method_not_allowed", true));
     let other = |path: &str| ask_as(&instance, NOBODY, "GET", path, b"").code();
-    assert_eq!(other("/v1/jobs/default/alpha"), "not_yours");
+    assert_eq!(other("/v1/jobs/default/alpha/logs"), "not_yours");
     assert_eq!(other("/metrics"), "root_only");
     assert_eq!(other("/v1/secrets/default"), "root_only");
     instance.shutdown();
@@ -518,7 +519,12 @@ fn events_of_all_jobs_have_one_order_that_outlives_the_daemon() {
     assert_eq!(all(&instance, &format!("/v1/events?after={last}")), Vec::<Value>::new());
     assert_eq!(all(&instance, "/v1/events?limit=1").len(), 1);
     assert!(all(&instance, "/v1/events?job=a").iter().all(|event| event["job"] == "a"));
-    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/events", b"").text(), "", "they are root's");
+    // They are told to who may enter the workspace.
+    let open_to = |mode| fs::set_permissions(instance.jobs_d(), fs::Permissions::from_mode(mode)).unwrap();
+    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/events", b"").text().lines().count(), before.len());
+    open_to(0o750);
+    assert_eq!(ask_as(&instance, NOBODY, "GET", "/v1/events", b"").text(), "");
+    open_to(0o755);
     instance.kill_daemon();
     instance.restart_daemon();
     assert_eq!(all(&instance, "/v1/events")[..before.len()], before[..], "from the store as from memory");
@@ -553,6 +559,14 @@ fn secrets_are_written_and_never_told() {
     assert_eq!(get(&instance, "/v1/secrets/default/git").code(), "method_not_allowed");
     assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/default/..%2Fx", "", b"x").code(), "bad_request");
     assert_eq!(ask_with(&instance, "PUT", "/v1/secrets/nows/git", "", b"x").code(), "not_found");
+    // Logins that are none are found out now, not when an image is wanted.
+    let logins = ask_with(&instance, "PUT", "/v1/secrets/default/registry.json", "", b"user:password");
+    assert_eq!(logins.code(), "bad_request");
+    assert!(logins.text().contains("podman login") && !logins.text().contains("user:pass"), "{logins:?}");
+    // What all see may be looked at, with a quota or without.
+    let public = get(&instance, "/v1/workspaces/public");
+    assert_eq!((public.status, public.json()["parts"][0]["part"].as_str()), (200, Some("datasets")), "{public:?}");
+    assert_eq!(get(&instance, "/v1/workspaces/nows").code(), "not_found");
     assert_eq!(get(&instance, "/v1/secrets/nows").code(), "not_found");
     assert!(!instance.root().join("etc/trainyard/secrets/nows").exists());
     let token = br#"{"name": "ci", "scopes": ["read"], "workspaces": ["default", "nows"]}"#;

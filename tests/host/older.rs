@@ -1,6 +1,8 @@
 //! Tasks outlive the program that has started them: what shims of an older one wrote, and how they go on under this daemon.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 
@@ -8,7 +10,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
+use super::api::get;
 use super::support::{ChildGuard, Instance, has_tools, skip, text, wait_for};
+use super::upgrade::{mount_pid, tail};
 
 const SHIM: &str = include_str!("older_shim.py");
 
@@ -130,13 +134,57 @@ fn tasks_of_shims_that_write_as_they_first_did_go_on_end_and_are_stopped() {
     instance.shutdown();
 }
 
+fn older_program(test: &str) -> Option<PathBuf> {
+    let older = std::env::var_os("TRAINYARD_OLDER").map(PathBuf::from);
+    if older.is_none() {
+        skip(test, "an older program ($TRAINYARD_OLDER; `tests/run --upgrade` builds one)");
+    }
+    older
+}
+
+#[test]
+fn an_older_program_refuses_the_state_of_this_one_by_a_sentence_or_goes_on_with_it_and_loses_nothing() {
+    let test = "an_older_program_refuses_the_state_of_this_one_by_a_sentence_or_goes_on_with_it_and_loses_nothing";
+    let Some(older) = older_program(test) else { return };
+    let Some(mut instance) = Instance::start(test, "") else { return };
+    assert_eq!(instance.run_job("over", "command = \"echo done\"")["state"], "succeeded");
+    instance.drop_job("runs", "command = \"sleep infinity\"\nresources = { cpu = 0.1, memory = \"100MB\" }\n");
+    instance.wait_state("runs", "running");
+    let pid = number_in(&task_directory(&instance, "runs/main-0").join("lock"));
+    instance.kill_daemon();
+    let program = std::mem::replace(&mut instance.program, older);
+    instance.start_daemon(&[]);
+    let socket = instance.root().join("run/trainyard/api.sock");
+    let is_refused = wait_for("the older program to begin or to refuse", || {
+        let ended = instance.daemon_has_ended();
+        let answers = !ended && UnixStream::connect(&socket).is_ok() && get(&instance, "/healthz").status == 200;
+        (ended || answers).then_some(ended)
+    });
+    if is_refused {
+        let said = wait_for("why", || Some(instance.journal()).filter(|said| !said.is_empty()));
+        let is_sentence = said.contains("this program knows up to") || said.contains("a later Trainyard");
+        assert!(is_sentence, "{said}");
+    } else {
+        assert_eq!([instance.state("over"), instance.state("runs")], ["succeeded", "running"]);
+        instance.kill_daemon();
+    }
+    assert!(is_alive(pid), "its task goes on in any case");
+    instance.program = program;
+    instance.restart_daemon();
+    for (name, state) in [("over", "succeeded"), ("runs", "running")] {
+        let report = instance.wait_state(name, state);
+        assert_eq!((&report["run"], &report["attempt"]), (&json!(1), &json!(1)), "{report:#}");
+    }
+    assert!(instance.log("over", "main-0").contains("done"));
+    instance.ok(&["stop", "runs"]);
+    assert_eq!(instance.wait_end("runs", 1)["state"], "stopped");
+    instance.shutdown();
+}
+
 #[test]
 fn tasks_of_an_older_program_go_on_under_this_one() {
     let test = "tasks_of_an_older_program_go_on_under_this_one";
-    let Some(older) = std::env::var_os("TRAINYARD_OLDER") else {
-        skip(test, "an older program ($TRAINYARD_OLDER)");
-        return;
-    };
+    let Some(older) = older_program(test) else { return };
     let Some(mut instance) = Instance::prepare(test, "") else { return };
     let program = std::mem::replace(&mut instance.program, older.into());
     instance.start_daemon(&[]);
@@ -153,9 +201,20 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     }
     let shims = ["ends", "stopped"].map(|name| task_directory(&instance, &format!("{name}/main-0")).join("lock"));
     let pids = shims.each_ref().map(|lock| number_in(lock));
+    // Who has something open in the mount, or follows a log there, notices nothing.
+    let draft = instance.mount().join("datasets/d/draft");
+    fs::create_dir_all(&draft).unwrap();
+    let mut open = File::create(draft.join("open")).unwrap();
+    open.write_all(b"before,").unwrap();
+    let mut follower = tail(&instance.mount().join("jobs/ends/latest/attempts/1/main-0/log"));
+    assert!(follower.hear().ends_with("begun"));
+    let mount = mount_pid(&instance);
     instance.kill_daemon();
     instance.program = program;
     instance.restart_daemon();
+    open.write_all(b"after").unwrap();
+    assert_eq!(fs::read_to_string(draft.join("open")).unwrap(), "before,after");
+    assert_eq!(mount_pid(&instance), mount, "it is the same process");
     for name in ["ends", "stopped"] {
         let report = instance.wait_state(name, "running");
         assert_eq!((&report["run"], &report["attempt"]), (&json!(1), &json!(1)), "{report:#}");
@@ -165,6 +224,9 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     fs::write(instance.run_dir("ends", 1).join("output/end"), "").unwrap();
     assert_eq!(instance.wait_end("ends", 1)["state"], "succeeded");
     assert!(instance.log("ends", "main-0").contains("over"));
+    assert!(follower.hear().ends_with("over"));
+    follower.end();
+    drop(open);
     wait_for("its model", || instance.mount().join("models/ends/1/m").exists().then_some(()));
     instance.ok(&["stop", "stopped"]);
     let report = instance.wait_end("stopped", 1);

@@ -297,12 +297,19 @@ fn a_job_runs_as_the_owner_of_its_file() {
             String::from_utf8_lossy(&output.stderr).into_owned(),
         )
     };
+    // Of others they are told how they are, since everybody may enter this workspace.
     let (_, listed, error) = as_nobody("ps");
-    assert!(listed.contains("theirs") && !listed.contains("roots"), "{listed} {error}");
-    let (code, _, error) = as_nobody("rerun roots");
-    assert!(code == Some(1) && error.contains("belongs to another user"), "{error}");
-    let (code, _, error) = as_nobody("logs roots");
-    assert!(code == Some(1) && error.contains("belongs to another user"), "{error}");
+    assert!(["theirs", "roots", "USER", "nobody"].iter().all(|part| listed.contains(part)), "{listed} {error}");
+    for mine in ["ps --mine", "ps -u me", "ps --user nobody"] {
+        let (_, listed, error) = as_nobody(mine);
+        assert!(listed.contains("theirs") && !listed.contains("roots") && !listed.contains("USER"), "{listed} {error}");
+    }
+    assert!(as_nobody("events roots").1.contains("succeeded"));
+    assert!(as_nobody("stop --all").2.contains("nothing of yours"));
+    for kept in ["rerun roots", "logs roots", "show roots"] {
+        let (code, _, error) = as_nobody(kept);
+        assert!(code == Some(1) && error.contains("belongs to root"), "{kept}: {error}");
+    }
 }
 
 #[test]

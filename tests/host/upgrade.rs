@@ -27,7 +27,7 @@ fn kernel_asks_again(test: &str) -> bool {
     does
 }
 
-fn mount_pid(instance: &Instance) -> i32 {
+pub(super) fn mount_pid(instance: &Instance) -> i32 {
     // At the moment of an exec it has no command line.
     wait_for("the mount process", || match pids_with(&format!("--root {} mount", instance.root().display()))[..] {
         [(pid, _)] => Some(pid),
@@ -56,7 +56,7 @@ fn upgrade(instance: &mut Instance, mark: u8) {
 }
 
 /// A process that answers each line with one.
-struct Peer {
+pub(super) struct Peer {
     child: Child,
     asked: ChildStdin,
     told: BufReader<ChildStdout>,
@@ -74,13 +74,13 @@ impl Peer {
         self.hear()
     }
 
-    fn hear(&mut self) -> String {
+    pub(super) fn hear(&mut self) -> String {
         let mut line = String::new();
         self.told.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
     }
 
-    fn end(mut self) {
+    pub(super) fn end(mut self) {
         drop(self.asked);
         self.child.wait().unwrap();
     }
@@ -103,7 +103,7 @@ fn shell_in(dir: &Path) -> Peer {
     Peer::start(Command::new("sh").current_dir(dir).args(["-c", "while read name; do cat \"$name\"; done"]))
 }
 
-fn tail(log: &Path) -> Peer {
+pub(super) fn tail(log: &Path) -> Peer {
     Peer::start(Command::new("tail").args(["-n", "+1", "-s", "0.1", "-f"]).arg(log))
 }
 

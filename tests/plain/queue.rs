@@ -10,11 +10,11 @@ use trainyard::gpu::{
     Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, deck, health,
 };
 use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
-use trainyard::intake::{Arrival, Swept};
+use trainyard::intake::{Arrival, Made, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{
-    Answer, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart, Settings, Verb,
-    Work,
+    Answer, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart, Settings,
+    TakenIn, Verb, Work,
 };
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
@@ -29,6 +29,7 @@ use super::simulation;
 mod cards;
 mod lost;
 mod parts;
+mod swept;
 mod waiting;
 
 const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };
@@ -165,7 +166,7 @@ impl Daemon {
         let answered = Arc::new(Mutex::new(None));
         let heard = answered.clone();
         let answer = Box::new(move |result| drop(heard.lock().unwrap().replace(result)));
-        let caller = Caller { uid: 1000, name: "ada".to_owned(), within: None };
+        let caller = Caller::named(1000, "ada".to_owned());
         let request = Request::Change { caller, key: key.parse().unwrap(), verb, answer };
         self.reconciler.handle(Event::Request(request), Timestamp(self.now));
         self.pass();
@@ -525,7 +526,7 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     let mut daemon = Daemon::new(Quotas::new());
     let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"100MB\" }");
     daemon.files((0..1200).map(file).collect());
-    let caller = || Caller { uid: 1000, name: "ada".to_owned(), within: None };
+    let caller = || Caller::named(1000, "ada".to_owned());
     let heard = Arc::new(Mutex::new(None));
     let list = |daemon: &mut Daemon| {
         let answered = heard.clone();

@@ -241,6 +241,7 @@ class Arguments(OfRefusals):
             "timeout='5'": lambda: job.wait("5"),
             "timeout=-1": lambda: job.wait(-1),
             "timeout=inf": lambda: job.wait(float("inf")),
+            "timeout=2000000000.0": lambda: job.wait(2e9),
             "by='1h'": lambda: job.extend("1h"),
             "by=nan": lambda: job.extend(float("nan")),
             "run='1'": lambda: yard.delete_model("j", "1"),
@@ -268,6 +269,8 @@ class Arguments(OfRefusals):
                 error = self.refused(what)
                 self.assertEqual(error.code, "bad_argument")
                 self.assertIn(told, error.message)
+        # Whatever somebody gives, the message is one that can be read.
+        self.assertLess(len(self.refused(lambda: yard.job(cast(Any, [5] * 1000))).message), 200)
 
     def test_what_is_wrong_with_a_secret_is_told_without_it(self) -> None:
         yard = trainyard.connect("/nowhere/api.sock")

@@ -6,7 +6,8 @@ from typing import List, Literal, Optional, TypedDict
 
 
 class CheckView(TypedDict):
-    #: `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps.
+    #: `loop`: decides; `drain`: jobs may start; `disk`: has room for what the daemon keeps and for new runs;
+    #: `mount`: the workspaces are shown, and answer.
     check: str
     ok: bool
     #: What it found, one line.
@@ -200,6 +201,9 @@ class RunView(TypedDict):
     #: How it ended.
     verdict: Optional[str]
 
+#: How much of a job the caller sees.
+Seen = Literal["told", "shared", "own"]
+
 
 class TaskUsage(TypedDict):
     at: str
@@ -219,7 +223,8 @@ class JobView(TypedDict):
     ports: List[PortView]
     report: JobReport
     runs: List[RunView]
-    #: The last good version of the job file.
+    seen: Seen
+    #: The last good version of the job file, where all of the job is the caller's to see.
     spec: Optional[str]
     #: What its tasks use of processors and memory while they run.
     usage: List[TaskUsage]
@@ -266,6 +271,7 @@ class ImageViewPage(_ImageViewPage):
     total: int
 
 
+# Errors of memory since the driver was loaded.
 class EccView(TypedDict):
     corrected: int
     uncorrected: int
@@ -290,6 +296,7 @@ class ProcessView(TypedDict):
     user: Optional[str]
 
 
+# Rows of memory in whose place spare ones are used.
 class RemappedView(TypedDict):
     correctable: int
     #: There was no spare row.
@@ -299,6 +306,7 @@ class RemappedView(TypedDict):
     uncorrectable: int
 
 
+# Pages of memory that are no longer used, by the errors for which they are not.
 class RetiredView(TypedDict):
     double_bit: int
     #: More will be when the card is next reset.

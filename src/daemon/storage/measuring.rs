@@ -122,7 +122,8 @@ const FORGET_AGAIN: Duration = Duration::from_secs(30);
 fn is_still_removed(paths: &Paths, workspace: &HomeName) -> bool {
     let forgotten = quota::forget_removed(&paths.home(workspace));
     forgotten.unwrap_or_else(|error| {
-        tracing::warn!(%workspace, %error, "btrfs goes on counting runs that were removed, the next removal tries again");
+        let (workspace, home) = workspace.told();
+        tracing::warn!(workspace, home, %error, "btrfs goes on counting runs that were removed, the next removal tries again");
         false
     })
 }
@@ -131,7 +132,10 @@ fn commit(paths: &Paths, workspace: &HomeName, found: &dyn Fn(Measured)) {
     match File::open(paths.home(workspace)).and_then(|home| btrfs::commit(&home)) {
         // Whoever hears of it looks what btrfs tells.
         Ok(()) => found(Measured { workspace: workspace.clone(), places: Vec::new(), is_all: false }),
-        Err(error) => tracing::warn!(%workspace, %error, "cannot have btrfs count what it keeps"),
+        Err(error) => {
+            let (workspace, home) = workspace.told();
+            tracing::warn!(workspace, home, %error, "cannot have btrfs count what it keeps");
+        }
     }
 }
 
@@ -146,7 +150,10 @@ fn measure(paths: &Paths, workspace: &HomeName, place: Option<PathBuf>, found: &
     match measured {
         Ok(places) => found(Measured { workspace: workspace.clone(), places, is_all }),
         // What is known stays.
-        Err(error) => tracing::warn!(%workspace, %error, "cannot measure what jobs keep, will try again"),
+        Err(error) => {
+            let (workspace, home) = workspace.told();
+            tracing::warn!(workspace, home, %error, "cannot measure what jobs keep, will try again");
+        }
     }
     is_done
 }

@@ -1,7 +1,69 @@
 //! What people are told whose request is not carried out.
 
+use std::fmt;
+
 use crate::ids::JobKey;
 use crate::status::State;
+
+/// Whose a job is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Whose {
+    /// None has one whose file was never valid.
+    pub uid: Option<u32>,
+    /// Where somebody has looked.
+    pub name: Option<String>,
+}
+
+impl Whose {
+    pub fn of(uid: Option<u32>) -> Self {
+        Self { uid, name: None }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.name, self.uid) {
+            (Some(name), _) => f.write_str(name),
+            (None, Some(uid)) => write!(f, "user {uid}"),
+            (None, None) => f.write_str("whoever has written its file"),
+        }
+    }
+}
+
+/// What of a job is kept from somebody who sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// To change it.
+    Change,
+    /// What it prints, and what it uses.
+    Logs,
+    /// Commands in its tasks.
+    Inside,
+}
+
+impl Kept {
+    fn why(self) -> &'static str {
+        match self {
+            Self::Change => "its owner, root, and who may remove its file from jobs.d may do that",
+            Self::Logs => "its logs and figures are for its owner, for root, and for the group of its file",
+            Self::Inside => {
+                "what runs in its tasks has its owner's rights, so that only its owner and root may do that"
+            }
+        }
+    }
+
+    fn instead(self, key: &JobKey, whose: &Whose) -> String {
+        match self {
+            Self::Change => format!("ask {whose} or root"),
+            Self::Logs => format!("`trainyard events {key}` tells what has happened; for more ask {whose} or root"),
+            Self::Inside => {
+                format!(
+                    "what it has written is in the mount, in jobs/, as far as you may read it; for more ask {whose} or root"
+                )
+            }
+        }
+    }
+}
 
 /// Why a request is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -10,10 +72,8 @@ pub enum Refusal {
     Unknown(JobKey),
     #[error("{key} is a sweep of {} jobs; name one of them: {}", jobs.len(), jobs.join(", "))]
     Sweep { key: JobKey, jobs: Vec<String> },
-    #[error(
-        "job {key} belongs to another user, and is for its owner and root alone; what it tells its workspace is in the mount, in jobs/"
-    )]
-    NotYours { key: JobKey },
+    #[error("job {key} belongs to {whose}: {}; {}", kept.why(), kept.instead(key, whose))]
+    NotYours { key: JobKey, whose: Whose, kept: Kept },
     #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
     NotRunning { key: JobKey, state: State },
     #[error("job {key} is {state}; `trainyard stop {key}` first")]
