@@ -78,13 +78,12 @@ impl<S: Store> Reconciler<S> {
     /// Whether a good file that was written has been taken in, for each job that it makes: with its text, since whose it is the file
     /// system says.
     pub(super) fn taken_in(&self, file: &Made) -> TakenIn {
+        let sweep = file.is_sweep().then(|| file.key.clone());
         let is_in = |made: &Swept| {
-            let record = self.jobs.get(&made.key).map(|job| &job.record);
-            record.is_some_and(|record| {
-                let source = record.source.as_ref();
-                record.file_present
-                    && record.invalid.is_empty()
-                    && source.is_some_and(|source| source.text == made.source.text)
+            self.jobs.get(&made.key).is_some_and(|job| {
+                let record = &job.record;
+                let has_text = record.source.as_ref().is_some_and(|source| source.text == made.source.text);
+                record.file_present && record.invalid.is_empty() && has_text && job.sweep(&made.key) == sweep
             })
         };
         if file.jobs.iter().all(is_in) {
