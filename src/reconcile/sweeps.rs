@@ -87,7 +87,10 @@ impl<S: Store> Reconciler<S> {
                 let source = record.source.as_ref();
                 record.file_present
                     && record.invalid.is_empty()
-                    && source.is_some_and(|source| source.text == made.source.text)
+                    && source.is_some_and(|source| {
+                        // A job of the same text may be of another file.
+                        source.text == made.source.text && source.sweep == made.source.sweep
+                    })
             })
         };
         if names.iter().zip(&file.jobs).all(is_in) {
