@@ -154,9 +154,10 @@ fn what_is_backed_up_comes_back_as_it_was() {
     let elsewhere = Paths::new(&dir.path().join("there")).unwrap();
     let restored = restore(&elsewhere, &file, Replace::Nothing, NOW).unwrap();
     assert_eq!((restored.jobs, restored.open, restored.newer.len(), restored.aside.len()), (1, 0, 0, 0));
-    // But for serial numbers of events that may have been given since.
+    // But for numbers of events and of the queue that may have been given since.
     let counters = state.counters.as_mut().unwrap();
     counters.event = restored::serial_behind(counters.event, NOW);
+    counters.order = restored::serial_behind(counters.order, NOW);
     assert_eq!(stored(&elsewhere), state);
     let mode = |path: PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(elsewhere.jobs_d().join("lab")), 0o2770);

@@ -78,12 +78,13 @@ impl<S: Store> Reconciler<S> {
     /// Whether a good file that was written has been taken in, for each job that it makes: with its text, since whose it is the file
     /// system says.
     pub(super) fn taken_in(&self, file: &Made) -> TakenIn {
-        let sweep = file.is_sweep().then(|| file.key.clone());
         let is_in = |made: &Swept| {
             self.jobs.get(&made.key).is_some_and(|job| {
+                // A job of the same text may be of another file.
+                let is_it =
+                    |source: &SourceRecord| source.text == made.source.text && source.sweep == made.source.sweep;
                 let record = &job.record;
-                let has_text = record.source.as_ref().is_some_and(|source| source.text == made.source.text);
-                record.file_present && record.invalid.is_empty() && has_text && job.sweep(&made.key) == sweep
+                record.file_present && record.invalid.is_empty() && record.source.as_ref().is_some_and(is_it)
             })
         };
         if file.jobs.iter().all(is_in) {

@@ -186,7 +186,7 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     let test = "tasks_of_an_older_program_go_on_under_this_one";
     let Some(older) = older_program(test) else { return };
     let Some(mut instance) = Instance::prepare(test, "") else { return };
-    let program = std::mem::replace(&mut instance.program, older.into());
+    let program = std::mem::replace(&mut instance.program, older);
     instance.start_daemon(&[]);
     instance.wait_ready();
     let resources = "resources = { cpu = 0.1, memory = \"100MB\" }\n";
@@ -194,6 +194,12 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     let little = "resources = { cpu = 0.1, memory = \"64MiB\" }\n";
     let waits = "echo begun; while [ ! -e /output/end ]; do sleep 0.05; done; echo over; echo 1 > /model/m";
     instance.drop_job("ends", &format!("command = \"{waits}\"\n{little}"));
+    wait_for("the older program's word", || match instance.state("ends").as_str() {
+        "" => None,
+        // That one knows the bound as well.
+        "invalid" => Some(instance.drop_job("ends", &format!("command = \"{waits}\"\n{resources}"))),
+        _ => Some(()),
+    });
     instance.drop_job("stopped", &format!("command = \"echo begun; sleep infinity\"\n{resources}"));
     let log = |name: &str| instance.run_dir(name, 1).join("attempts/1/main-0/stdout.log");
     for name in ["ends", "stopped"] {

@@ -135,11 +135,11 @@ fn each_route_of_a_job_is_for_who_may_enter_its_workspace_and_changes_for_who_ma
         }
         assert!(!closed.text().contains("hidden-1234"), "{what}: {closed:?}");
     }
-    for row in 0..TABLE.len() {
+    for (row, entry) in TABLE.iter().enumerate() {
         for (uid, job) in [(OWNER, "job"), (0, "closed")] {
             let done = asked(&instance, uid, job, row);
-            assert!(![401, 403].contains(&done.status) && (done.status < 500), "{:?}: {done:?}", TABLE[row]);
-            assert!(done.status != 404 || done.code() == "not_found", "{:?}: {done:?}", TABLE[row]);
+            assert!(![401, 403].contains(&done.status) && (done.status < 500), "{entry:?}: {done:?}");
+            assert!(done.status != 404 || done.code() == "not_found", "{entry:?}: {done:?}");
         }
     }
     instance.shutdown();
