@@ -90,6 +90,7 @@ mod tests {
             let told = told(&format!("trainyard {typed}"));
             assert!(told.contains(ours) && !told.contains("similar"), "{told}");
         }
+        assert!(!told("trainyard image list").contains("trainyard ps"), "{}", told("trainyard image list"));
         assert!(told("trainyard statsu").contains("'status'"), "{}", told("trainyard statsu"));
         assert!(!told("trainyard registri").contains("registry"), "{}", told("trainyard registri"));
         assert!(told("trainyard exec job bash").contains("behind `--`"), "{}", told("trainyard exec job bash"));

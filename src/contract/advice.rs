@@ -242,6 +242,14 @@ mod tests {
             told(&format!("contract = \"sagemaker\"\ncommand = \"x\"\n[params]\n{many}"))
                 .contains("101 hyperparameters")
         );
+        let of_sagemaker = |more: &str| told(&format!("contract = \"sagemaker\"\ncommand = \"x\"\n{more}"));
+        let long = |count: usize| of_sagemaker(&format!("params.a = \"{}\"", "訓".repeat(count)));
+        assert!(long(2501).contains("2501 characters in a hyperparameter, 2500 at most") && long(2500).is_empty());
+        let channels = |count: u32| {
+            let channels: Vec<String> = (0..count).map(|number| format!("c{number}=d")).collect();
+            of_sagemaker(&format!("datasets = {channels:?}"))
+        };
+        assert!(channels(21).contains("21 channels, 20 at most") && channels(20).is_empty(), "{}", channels(20));
         let twice = "contract = \"modelarts\"\ncommand = \"x\"\ndatasets = [\"train_url=d\"]";
         let spec = crate::spec::parse("j.toml", twice).0.unwrap();
         let refused = diagnostics(&Stack::of(Layer::new("j.toml", twice)), &"j".parse().unwrap(), &spec);
@@ -258,6 +266,7 @@ mod tests {
         );
         assert!(told("command = \"pip install -U pip && pip3 install 'uai-sdk>=1' && x\"").contains("UCloud's SDK"));
         assert!(told("command = \"pip3 install x; pip install -U pip; pip install moxing\"").contains("Huawei"));
+        assert!(told("command = \"/usr/bin/pip3 install moxing\"").contains("Huawei"), "by its path");
         assert_eq!(told("command = \"pip install moxing-lite && python3 t.py --backend moxing\""), "", "others are");
         assert_eq!(told("contract = \"google\"\ncommand = \"x\"\nenv.MA_X = \"1\""), "");
     }
@@ -316,6 +325,24 @@ mod tests {
         assert!(no_name("").contains("empty"), "{}", no_name(""));
         assert!(refused("kubeflow/swarm", "训练") && !refused("openpai", "a.b~c_d"));
         assert!(refused("sagemaker", &"a".repeat(64)) && refused("paddle/old", "a_b"));
+        // What no contract takes is no name at all; each message has the limit, or the letters.
+        for name in ["a b", "a/b", "训练 1"] {
+            assert!(name.parse::<JobName>().is_err(), "{name}");
+        }
+        let told = |contract: &str, name: &str| {
+            let spec = spec(&format!("contract = \"{contract}\"\ncommand = \"x\""));
+            refusals(&name.parse().unwrap(), &spec).remove(0)
+        };
+        let long = told(octopus, &"训".repeat(31));
+        assert_eq!(long.path, ["contract"]);
+        assert!(long.text.contains("30 characters at most") && long.text.ends_with("has 31"), "{}", long.text);
+        let dotted = told(octopus, "a.b").text;
+        assert!(
+            dotted.contains("letters of any script, digits, '-' and '_'") && dotted.contains("\"a.b\""),
+            "{dotted}"
+        );
+        let ends = told("sagemaker", "a-").text;
+        assert!(ends.contains("begins and ends with a letter or a digit"), "{ends}");
     }
 
     #[test]

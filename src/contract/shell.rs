@@ -325,6 +325,9 @@ mod tests {
             ("cat <<A 3<<-\"B C\" | d\ne\nA\nf\n\tB C\ng", &["cat", "d", "g"]),
             ("x=$(cat <<E\n')'\nE\n); a <<E\nb", &["cat", "x=$", "a"]),
             ("cat <<E\na\\\nE\nE\nb <<'E'\n\\\nE\nc", &["cat", "b", "c"]),
+            // In quotes the mark keeps a backslash at the end of a line from going on.
+            ("cat <<'E'\na\\\nE\nb", &["cat", "b"]),
+            ("cat <<E\r\na\r\nE\r\nb", &["cat", "b"]),
             (
                 "ssh h bash -e <<E && c\na; sh -s b <<'F'\nd\nF\nE\nsh a.sh <<E\nb\nE",
                 &["ssh|h", "a", "d", "c", "sh|a.sh"],

@@ -1,4 +1,5 @@
 mod neighbours;
+mod openpai;
 mod ranks;
 mod shells;
 mod told;
@@ -158,6 +159,9 @@ fn params_are_appended_so_that_a_shell_reads_them_back() {
     let args = seen(JOB, 0).args;
     assert_eq!(args[..2], ["/bin/sh", "-c"]);
     assert_eq!(args[2], r"python3 train.py '--name=it'\''s'");
+    // Two backslashes are one letter, and no line that goes on.
+    let escaped = seen(concat!(r"command = 'echo a\\'", "\nparams.x = 1"), 0).args;
+    assert_eq!(escaped[2], r"echo a\\ --x=1");
 }
 
 #[test]
@@ -170,6 +174,8 @@ fn sagemaker_is_what_its_own_toolkit_tells() {
     let first = seen(&text, 0);
     // The oracle: sagemaker-training 5.1.4 from the same hyperparameters.
     assert_eq!(arguments(&first), ["--batch-size", "32", "-d", "a=1", "--flag", "True", "--lr", "0.1"]);
+    let null = seen(&job("sagemaker", "command = \"python3 t.py\"\nparams.none = \"null\""), 0);
+    assert_eq!(arguments(&null), ["--none", "''"], "the toolkit has no word for it");
     assert_variables(
         &first,
         &[
@@ -376,6 +382,13 @@ fn azureml_fills_its_commands_and_counts_processes() {
         ],
     );
     assert!(places(&second).contains(&"/code/outputs"));
+    let named =
+        seen(&job("azureml", "command = \"python3 t.py\"\n[params]\na = \"\"\nb = true\nc = [1, \"d\"]\ne = 2\n"), 0);
+    assert_eq!(
+        arguments(&named),
+        ["--a", "--b", "--c", "1", "--c", "d", "--e", "2"],
+        "what has no value is a flag alone"
+    );
 }
 
 #[test]
@@ -695,44 +708,6 @@ fn paddle_under_kubeflow_tells_servers_from_trainers() {
     assert_variables(&worker, &[("PADDLE_TRAINER_NUM", "1"), ("PADDLE_MASTER", "10.213.0.2:36543")]);
     let alike = seen(&job("kubeflow", "framework = \"paddle\"\ncommand = \"x\"\n[roles.worker]\ncount = 2\n"), 0);
     assert_eq!((variable(&alike, "PADDLE_SERVER_NUM"), variable(&alike, "PADDLE_TRAINER_NUM")), (None, None));
-}
-
-#[test]
-fn attempts_are_counted_from_0_as_the_controller_below_openpai_does() {
-    for contract in ["native", "openpai"] {
-        let text = format!("contract = \"{contract}\"\ncommand = \"x\"\nroles.w.count = 2");
-        let told = |attempt, again| {
-            let seen = seen_of(&text, 1, attempt, again);
-            ["FC_FRAMEWORK_ATTEMPT_ID", "FC_TASK_ATTEMPT_ID"].map(|name| variable(&seen, name).unwrap())
-        };
-        assert_eq!([told(1, 0), told(1, 2), told(3, 0), told(3, 1)], [["0", "0"], ["0", "2"], ["2", "0"], ["2", "1"]]);
-    }
-}
-
-#[test]
-fn openpai_takes_whole_cores() {
-    let told = |resources: &str| {
-        let text = format!("contract = \"openpai\"\ncommand = \"x\"\nresources = {{ {resources} }}");
-        let spec = parse("x.toml", &text).0.unwrap();
-        advice::refusals(&"x".parse().unwrap(), &spec).into_iter().map(|advice| advice.text).collect::<String>()
-    };
-    assert_eq!(told("cpu = 1, memory = \"100MB\""), "");
-    assert!(told("cpu = 0.5, memory = \"1GiB\"").contains("has cpu = 0.5"));
-}
-
-#[test]
-fn openpai_gives_every_task_its_ports_and_a_small_shm() {
-    let text =
-        "contract = \"openpai\"\ncommand = \"x\"\n[roles.ps]\n[roles.worker]\ncount = 2\nresources.shm = \"1MiB\"\n";
-    let spec = parse("x.toml", text).0.unwrap();
-    let labels = |role: usize| spec.roles[role].ports.iter().map(|port| port.label.as_str()).collect::<Vec<_>>();
-    assert_eq!((labels(0), labels(1)), (vec!["http", "ssh"], vec!["http", "ssh"]));
-    let shm = |role: usize| spec.roles[role].resources.shm.0;
-    assert_eq!((shm(0), shm(1)), (64 << 20, 1 << 20));
-    let own = parse("x.toml", &text.replace("[roles.ps]", "[roles.ps]\nports.http = 3")).0.unwrap();
-    assert_eq!(own.roles[0].ports[0].count, 3, "what the file says itself is left alone");
-    let small = parse("x.toml", "contract = \"openpai\"\ncommand = \"x\"\nresources.memory = \"100MB\"").0.unwrap();
-    assert_eq!(small.roles[0].resources.shm.0, 64 << 20);
 }
 
 #[test]

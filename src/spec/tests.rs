@@ -62,6 +62,11 @@ fn every_error_names_its_place_and_what_to_do() {
             "x.toml:2:1: unknown key `roles.w.minSucceeded`; did you mean `min_succeeded`?",
         ),
         ("[resources]\nram = 1", "x.toml:2:1: unknown key `resources.ram`; did you mean `memory`?"),
+        ("[roles.w]\ntaskNumber = 1", "x.toml:2:1: unknown key `roles.w.taskNumber`; did you mean `count`?"),
+        (
+            "[roles.w]\nname = 'x'",
+            "x.toml:2:1: unknown key `roles.w.name`; the keys here are count, main, serves, min_failed, min_succeeded, retries, slots, image, user, code, command, params, env, resources, ports",
+        ),
         ("depends_on = 1", "x.toml:1:1: unknown key `depends_on`; did you mean `after`?"),
         ("name = 'x'", "x.toml:1:1: unknown key `name`; a job is called as its file is, without .toml"),
         (

@@ -205,6 +205,7 @@ mod tests {
             ("python t.py \"a\nb", '"'),
             ("python t.py \"a'", '"'),
             ("python t.py \"$(ls 'a)\"", '"'),
+            ("python t.py $(ls 'a)", '\''),
             ("python t.py 'a' '", '\''),
             ("python t.py \"a\\\"", '"'),
         ] {
@@ -263,6 +264,8 @@ mod tests {
             ("bash -c 'python t.py'", "a text that asks for none"),
             ("cd x && exec env A=1 /bin/bash -euo pipefail -c \"python t.py \\$X\"", "a text that asks for none"),
             ("bash -c 'python t.py \"$@\"'", "the first of them is $0"),
+            ("bash -c 'shift; exec python t.py'", "the first of them is $0"),
+            ("bash -c 'while getopts a: x; do :; done'", "the first of them is $0"),
         ] {
             let told = of(&format!("command = {}\n", toml::Value::from(deaf)));
             assert!(told.contains(why), "{deaf}: {told}");

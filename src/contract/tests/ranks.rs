@@ -70,3 +70,13 @@ fn platforms_start_a_process_for_each_rank_and_servers_beside_each_node() {
     assert_variables(&worker, &[("DMLC_NUM_SERVER", "2"), ("DMLC_PS_ROOT_URI", "10.213.0.2"), ("DMLC_ROLE", "worker")]);
     assert_eq!(starts("sagemaker", "pytorch", 0), "");
 }
+
+#[test]
+fn a_service_is_given_no_arguments_of_a_platform() {
+    let service = "command = \"python3 t.py\"\n[params]\na = 1\n[roles.worker]\n[services.nb]\ncommand = \"jupyter lab\"\nport = 8888\n";
+    for contract in ["native", "modelarts", "google", "sagemaker"] {
+        let text = job(contract, service);
+        assert_ne!(arguments(&seen(&text, 0)), [""; 0], "{contract}");
+        assert_eq!(seen(&text, 1).args, ["/bin/sh", "-c", "jupyter lab"], "{contract}");
+    }
+}

@@ -135,6 +135,10 @@ fn roles_and_labels_are_exported_by_names_that_openpai_takes_and_come_back() {
     assert!(names.iter().chain(&labels).all(|name| openpai_takes(name)));
     let job = only(&document.to_string());
     assert_eq!((spec::parse("x.toml", &job.toml).0, job.losses), (Some(before), vec![]), "{}", job.toml);
+    // A name that another role has is none that is free.
+    let near = "command = \"x\"\n[roles.\"a\u{e9}\"]\n[roles.a_]\n";
+    let near = openpai_export::export("x", &spec::parse("x.toml", near).0.unwrap());
+    assert_eq!((&near["taskRoles"][0]["name"], &near["taskRoles"][1]["name"]), (&"a__2".into(), &"a_".into()));
     // Whoever gives a role another name there has another role.
     let mut renamed = document.clone();
     renamed["taskRoles"][2]["name"] = "other".into();

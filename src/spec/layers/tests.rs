@@ -358,6 +358,7 @@ fn a_parameter_that_no_job_could_give_a_key_is_told_by_the_key_before_there_is_a
         "resources.memory = '${x}'\nparams.l = ['${x}', 1]\nimage = '${x}'\ncommand = ['${x}']\n[template.params.x]\ntype = 'size'",
         "max_duration = '${x}'\n[template.params.x]\ntype = 'duration'",
         "command = 'x ${x}'\nresources.memory = '${x}GiB'\nparams.'a.b' = '${x}'\n[template.params.x]\ntype = 'integer'",
+        "retries = '${n}'\n[template]\ndescription = '${n}'\n[template.params.n]\ntype = 'integer'\nhelp = '${n}'",
         "[resources]\nmemory = '${x}'\n[template]\ndescription = '${x}'\n[template.params.x]\nhelp = '${x}'\n[template.params.y]\ntype = 'size'\nmin = '1GiB'",
     ] {
         assert_eq!(found(text), [], "{text}");
@@ -400,6 +401,7 @@ fn a_job_that_waits_for_itself_is_told_of_at_its_key() {
     assert_eq!((told.line, told.column, told.key.as_deref()), (2, 1, Some("after")), "{told}");
     assert!(told.is_error() && told.message.contains("`after` names the job itself (j)"), "{told}");
     assert_eq!(job.awaits_itself(&[&other], &spec), None);
+    assert!(job.awaits_itself(&[&other, &own], &spec).is_some(), "a job of a sweep may name its file or itself");
 }
 
 fn sweep(job: &str, overrides: &[&str], template: Option<&str>) -> Result<Vec<(String, Expanded)>, String> {
