@@ -159,6 +159,9 @@ fn params_are_appended_so_that_a_shell_reads_them_back() {
     let args = seen(JOB, 0).args;
     assert_eq!(args[..2], ["/bin/sh", "-c"]);
     assert_eq!(args[2], r"python3 train.py '--name=it'\''s'");
+    // Two backslashes are one letter, and no line that goes on.
+    let escaped = seen(concat!(r"command = 'echo a\\'", "\nparams.x = 1"), 0).args;
+    assert_eq!(escaped[2], r"echo a\\ --x=1");
 }
 
 #[test]
