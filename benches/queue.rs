@@ -530,8 +530,8 @@ fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, of:
     let took = from.elapsed();
     let detail: JobDetail = heard.recv().unwrap().unwrap();
     let waiting = detail.report.waiting.unwrap();
-    // Where hardly two want the same of the cards, those at the end are told their place alone.
-    assert!(of == Of::Shares || waiting.starts_by.is_some(), "{waiting:?}");
+    // Where hardly two want the same of the cards, those at the end are told about when.
+    assert!(waiting.starts_by.is_some() || (of == Of::Shares && waiting.starts_about.is_some()), "{waiting:?}");
     took
 }
 

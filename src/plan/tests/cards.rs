@@ -184,7 +184,7 @@ fn who_uses_more_than_its_share_for_too_long_has_failed() {
 fn starts<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> Vec<Option<u64>> {
     let outlook = foreseen(live, waits);
     let numbers = 1..=outlook.waiting as u64;
-    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000)).collect()
+    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds)).collect()
 }
 
 /// How many cards are told to be free as a whole.
@@ -193,6 +193,11 @@ fn whole_cards(live: &[Live]) -> u64 {
 }
 
 fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) -> outlook::Outlook {
+    foreseen_within(live, waits, usize::MAX)
+}
+
+/// With so many looks.
+fn foreseen_within(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>, looks: usize) -> outlook::Outlook {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let waits: Queue = waits.into_iter().collect();
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
@@ -200,7 +205,7 @@ fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) ->
     let before = snapshot(5000, inventory, live.to_vec(), &waits, (&shares, &quotas));
     let planned = plan(&Snapshot { one_by_one: cards(None), ..before.clone() });
     let seen = Snapshot { one_by_one: cards(planned.kept.clone()), ..before };
-    outlook::outlook(&seen, &planned.held_up, usize::MAX)
+    outlook::within(&seen, &planned.held_up, usize::MAX, |_| looks)
 }
 
 #[test]
@@ -261,11 +266,52 @@ fn all_of_a_long_queue_are_told_when_they_start_card_by_card() {
     let wanted = |number: u64| if number.is_multiple_of(2) { wish(Part::Whole) } else { share(36) };
     let outlook = foreseen(&[], (1..=LONG).map(|number| wants(number, &[wanted(number)], Some(10))));
     for (place, number) in (1..=LONG).enumerate() {
-        let start = outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000);
+        let start = outlook.of(&key(number)).unwrap().estimate.map(seconds);
         // Eight take half a minute.
         let of_eight = [0, 0, 0, 10, 10, 20, 10, 20][place % 8];
         assert_eq!(start, Some(5 + 30 * (place as u64 / 8) + of_eight), "{number}");
     }
+}
+
+#[test]
+fn those_far_behind_are_told_when_they_start_card_by_card_in_order() {
+    const LONG: u64 = 2000;
+    // No two want the same, of shares, a slice and whole cards; the first card is somebody's until second 8.
+    let wanted = |number: u64| match number % 4 {
+        0 => vec![wish(Part::Whole)],
+        1 => vec![wish(Part::Slice("1g.10gb".to_owned())), share(5)],
+        2 => vec![share(36 + number % 7), share(1)],
+        _ => vec![share(10 + number % 64)],
+    };
+    let live = [holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(4 * GIB), None)];
+    let waits = || (1..=LONG).map(|number| wants(number, &wanted(number), Some(1 + number % 10)));
+    let far = |looks| {
+        let outlook = foreseen_within(&live, waits(), looks);
+        (1..=LONG).map(|number| outlook.of(&key(number)).unwrap().estimate).collect::<Vec<_>>()
+    };
+    let (near, all) = (far(1 << 20), far(usize::MAX));
+    assert!(all.iter().all(|start| matches!(start, Some(outlook::Start::By(_)))));
+    let known = near.iter().take_while(|start| matches!(start, Some(outlook::Start::By(_)))).count();
+    assert!(known > 20 && known < 1900, "{known}");
+    assert_eq!(near[..known], all[..known]);
+    let told: Vec<u64> = near[known..].iter().map(|start| seconds(start.unwrap())).collect();
+    assert!(told.is_sorted(), "{told:?}");
+    assert!(near[known..].iter().zip(&all[known..]).all(|(about, by)| about.unwrap().at() >= by.unwrap().at()));
+    // Two of three seconds are no gaps.
+    let (last, exact) = (told.last().unwrap(), seconds(all.last().unwrap().unwrap()));
+    assert!(*last < exact * 3 / 2, "{last} {exact}");
+}
+
+#[test]
+fn nobody_behind_one_that_says_nothing_is_told_when_it_starts_in_order_unless_it_has_room_beside_it() {
+    let whole = |number, lasts| wants(number, &[wish(Part::Whole)], lasts);
+    let outlook = foreseen_within(
+        &[],
+        [whole(1, None), whole(2, Some(3)), whole(3, Some(3)), whole(4, None), whole(5, Some(1))],
+        1,
+    );
+    let starts = [1, 2, 3, 4, 5].map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds));
+    assert_eq!(starts, [Some(5), Some(5), Some(8), Some(11), None]);
 }
 
 #[test]

@@ -108,6 +108,41 @@ fn a_file_waits_for_a_driver_and_for_cards_without_a_name_but_is_refused_where_t
 }
 
 #[test]
+fn what_came_before_the_cards_were_known_is_judged_once_when_they_are() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let driver = || Driver::Missing { reason: "the NVIDIA driver is not loaded".to_owned() };
+    daemon.cards(Inventory { driver: driver(), ..idle(0, 1000) });
+    let jobs = ["a/one", "a/two", "a/much", "a/none"];
+    let wants = [gpus(1), gpus(2), gpus(3), "resources.cpu = 1".to_owned()];
+    jobs.iter().zip(&wants).for_each(|(job, wants)| daemon.file(job, wants));
+    daemon.file("a/share", "resources = { cpu = 1, gpu_memory = \"81GiB\" }");
+    daemon.restart();
+    daemon.now += 1;
+    daemon.cards(Inventory { driver: driver(), ..idle(0, 1001) });
+    assert_eq!(daemon.states(["a/one", "a/two", "a/much", "a/share"]), [State::Waiting; 4]);
+    daemon.now += 1;
+    daemon.cards(idle(2, 1002));
+    let judged = [State::Running, State::Waiting, State::Invalid, State::Running];
+    assert_eq!(daemon.states(jobs), judged);
+    assert_eq!(daemon.state("a/share"), State::Invalid);
+    // As if it came now.
+    daemon.file("a/late", &gpus(3));
+    let [late, much] = ["a/late", "a/much"].map(|job| daemon.report(job));
+    assert!(much.reason.contains("3 GPU(s) of 2 that this machine can give"), "{}", much.reason);
+    assert_eq!((late.reason.replace("late", "much"), late.state), (much.reason, much.state));
+    // What was judged once waits, whatever comes, also over a restart of the machine; and so does what came when cards were known.
+    daemon.file("a/later", &gpus(2));
+    daemon.restart();
+    assert_eq!(daemon.state("a/much"), State::Invalid);
+    daemon.now += 1;
+    daemon.cards(idle(1, 1003));
+    assert_eq!(daemon.states(["a/two", "a/later", "a/much"]), [State::Waiting, State::Waiting, State::Invalid]);
+    // A file that is put right runs.
+    daemon.file("a/much", "resources.cpu = 1");
+    assert_eq!(daemon.state("a/much"), State::Running);
+}
+
+#[test]
 fn what_was_seen_long_ago_is_looked_at_first_and_a_driver_is_blamed_only_if_it_was_asked() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.cards(idle(1, 1000));
@@ -386,8 +421,7 @@ fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_kn
     daemon.file("a/early", &wants("gpu = 1, gpu_type = \"H100\""));
     assert_eq!(daemon.state("a/early"), State::Waiting);
     daemon.cards(idle(2, 1000));
-    let reason = daemon.report("a/early").reason;
-    assert_eq!(reason, "waits for 1 GPU(s) of type H100: this machine has 0 such that can be used now");
+    assert_eq!(daemon.state("a/early"), State::Invalid, "it is known now");
     let refused = [
         ("gpu = 1, gpu_type = \"H100\"", "the job needs 1 GPU(s) of type H100, and this machine has 2 × card (80GiB)"),
         ("gpu_memory = \"81GiB\"", "the job needs a share of 81GiB of a GPU, and this machine has 2 × card (80GiB)"),
