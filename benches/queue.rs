@@ -600,13 +600,21 @@ fn main() {
     }
     println!("\nwith shares of cards, slices and whole cards");
     println!(
-        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}",
-        "waiting", "plan, few sizes", "plan, all differ", "daemon, a new job", "with places", "the last by name"
+        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}",
+        "waiting",
+        "plan, few sizes",
+        "plan, all differ",
+        "daemon, a new job",
+        "with places",
+        "the last by name",
+        "ps of all jobs"
     );
     for waiting in WAITING {
-        let Daemon { usual, looking, asked, .. } = of_the_daemon(waiting, Of::Shares);
+        let Daemon { usual, looking, asked, list_of_all, .. } = of_the_daemon(waiting, Of::Shares);
         let [few, differ] = [false, true].map(|differ| shares_of_cards::pass_of_the_plan(waiting, differ));
-        println!("{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}");
+        println!(
+            "{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}{list_of_all:>20.1?}"
+        );
     }
     SAID.into_iter().for_each(|said| compare(count, said));
     shares_of_cards::compare(count / 5);
