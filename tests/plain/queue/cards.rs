@@ -606,6 +606,63 @@ fn of_a_card_that_does_not_tell_its_memory_all_is_had_and_no_share() {
     assert!(reason.contains("this machine has 1 × card (it does not tell its memory)"), "{reason}");
 }
 
+/// A card that is cut up in two, of which one slice cannot be reached.
+fn cut_up(at: u64) -> Inventory {
+    let mut seen = idle(1, at);
+    let slice = |number: u32| Slice {
+        uuid: format!("MIG-{number}").parse().unwrap(),
+        profile: "1g.10gb".to_owned(),
+        memory: Some(10 << 30),
+        instances: Some(Instances { gpu: number, compute: 0 }),
+        unreachable: (number == 1).then(|| "its device is missing".to_owned()),
+    };
+    (seen.cards[0].mig, seen.cards[0].slices) = (true, (0..2).map(slice).collect());
+    seen
+}
+
+#[test]
+fn a_slice_that_cannot_be_reached_is_nobody_s_and_counts_for_nothing() {
+    let quota = Quota { running: Some(1), ..Quota::default() };
+    let mut daemon = Daemon::new([("b".parse().unwrap(), quota)].into());
+    daemon.cards(cut_up(1000));
+    daemon.file("b/cores", "resources.cpu = 1");
+    let wants = "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }";
+    daemon.file("b/one", wants);
+    let free = daemon.report("b/one").waiting.unwrap().free.gpu;
+    assert!(free > 0.1 && free < 0.2, "a seventh of a card: {free}");
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, wants));
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running, State::Waiting]);
+}
+
+#[test]
+fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let wants = "resources = { cpu = 1, memory = \"100MB\", gpu_memory = \"10GiB\" }";
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/one", wants);
+    daemon.now += 10;
+    let process =
+        Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: true };
+    let mut seen = idle(1, daemon.now);
+    seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
+    daemon.cards(seen);
+    daemon.file("a/two", wants);
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running; 2]);
+}
+
+#[test]
+fn who_waits_for_a_card_that_is_held_is_told_by_whom_and_which_is_out_of_use() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(2, 1000);
+    seen.cards[1].findings =
+        vec![health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() }];
+    daemon.cards(seen);
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, &gpus(1)));
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.starts_with("waits for 1 GPU(s), held by a/one; free: "), "{reason}");
+    assert!(reason.ends_with("; GPU 1 xid-79: it fell"), "{reason}");
+}
+
 #[test]
 fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
     let mut daemon = Daemon::new(Quotas::new());
