@@ -530,8 +530,8 @@ fn ask_for_the_last(reconciler: &mut Reconciler<MemoryStore>, number: usize, of:
     let took = from.elapsed();
     let detail: JobDetail = heard.recv().unwrap().unwrap();
     let waiting = detail.report.waiting.unwrap();
-    // Where hardly two want the same of the cards, those at the end are told their place alone.
-    assert!(of == Of::Shares || waiting.starts_by.is_some(), "{waiting:?}");
+    // Where hardly two want the same of the cards, those at the end are told about when.
+    assert!(waiting.starts_by.is_some() || (of == Of::Shares && waiting.starts_about.is_some()), "{waiting:?}");
     took
 }
 
@@ -600,13 +600,21 @@ fn main() {
     }
     println!("\nwith shares of cards, slices and whole cards");
     println!(
-        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}",
-        "waiting", "plan, few sizes", "plan, all differ", "daemon, a new job", "with places", "the last by name"
+        "{:<10}{:>16}{:>18}{:>20}{:>20}{:>20}{:>20}",
+        "waiting",
+        "plan, few sizes",
+        "plan, all differ",
+        "daemon, a new job",
+        "with places",
+        "the last by name",
+        "ps of all jobs"
     );
     for waiting in WAITING {
-        let Daemon { usual, looking, asked, .. } = of_the_daemon(waiting, Of::Shares);
+        let Daemon { usual, looking, asked, list_of_all, .. } = of_the_daemon(waiting, Of::Shares);
         let [few, differ] = [false, true].map(|differ| shares_of_cards::pass_of_the_plan(waiting, differ));
-        println!("{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}");
+        println!(
+            "{waiting:<10}{few:>16.1?}{differ:>18.1?}{usual:>20.1?}{looking:>20.1?}{asked:>20.1?}{list_of_all:>20.1?}"
+        );
     }
     SAID.into_iter().for_each(|said| compare(count, said));
     shares_of_cards::compare(count / 5);

@@ -6,6 +6,7 @@
 
 mod configuration;
 mod disk;
+mod lock;
 mod mounting;
 mod storage;
 mod works;
@@ -47,8 +48,8 @@ use crate::store::fault::{Fault, FaultStore};
 use crate::store::redb::{Reader, RedbStore};
 use crate::store::{Store, StoreError};
 use crate::sys::file::create_dir;
-use crate::sys::lock::{HeldLock, pid_in, wait_until_free};
-use crate::sys::process::{PidFd, SealedProgram};
+use crate::sys::lock::wait_until_free;
+use crate::sys::process::SealedProgram;
 use crate::sys::{bell, cgroup, service};
 use crate::workspace::publish::Publisher;
 use configuration::Heed;
@@ -125,7 +126,7 @@ fn start_and_serve(config: &Config, fault: Option<Fault>) -> Result<(), DaemonEr
     }
     make_directories(config)?;
     // Held to the last: whoever waits for the lock finds no process of ours.
-    std::mem::forget(take_lock(config)?);
+    std::mem::forget(lock::take(&config.paths.daemon_lock(), config.paths.root())?);
     crate::sys::signals::ignore_lease_breaks().map_err(failed("ignore SIGIO"))?;
     crate::sys::process::raise_open_files().map_err(failed("raise the limit on open files"))?;
     crate::sys::process::have_one_heap();
@@ -221,23 +222,6 @@ fn create_mount_point(path: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o755).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
-    }
-}
-
-fn take_lock(config: &Config) -> Result<HeldLock, DaemonError> {
-    let path = config.paths.daemon_lock();
-    loop {
-        if let Some(mut lock) = HeldLock::try_take(&path).map_err(failed("lock the state directory"))? {
-            lock.write_pid(nix::unistd::getpid().as_raw()).map_err(failed("write the lock"))?;
-            return Ok(lock);
-        }
-        let pid = pid_in(&path).map_err(failed("read the lock"))?.unwrap_or(0);
-        if PidFd::open(pid).is_ok() {
-            return Err(DaemonError::AlreadyRunning { root: config.paths.root().to_owned(), pid });
-        }
-        // It was killed while it started a child, which lets go of the lock when it is executed.
-        let lock = std::fs::File::open(&path).map_err(failed("open the lock"))?;
-        wait_until_free(lock).map_err(failed("wait for the lock"))?;
     }
 }
 

@@ -98,6 +98,8 @@ pub struct Reconciler<S> {
     awaiting: BTreeMap<JobKey, BTreeSet<JobKey>>,
     /// Jobs whose turn had come, but something of the machine was in use.
     held_back: BTreeSet<JobKey>,
+    /// While it is told of many jobs at once.
+    listed: Option<standing::Listed>,
     /// Workspaces without room: nothing is started there.
     full: BTreeMap<WorkspaceName, String>,
     /// Less is free than new runs need: nothing is started at all.
@@ -171,6 +173,7 @@ impl<S: Store> Reconciler<S> {
             backing_off: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             held_back: BTreeSet::new(),
+            listed: None,
             full: BTreeMap::new(),
             low: None,
             unrecorded: None,

@@ -137,6 +137,10 @@ pub struct WaitReport {
     pub holders: Vec<HolderReport>,
     /// When it should start, by what jobs say of how long they take; absent where they do not.
     pub starts_by: Option<String>,
+    /// Of one far behind, instead: when it should start if none of those before it goes first in a gap, which as a rule is later
+    /// than it will be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub starts_about: Option<String>,
     /// When this was so.
     pub as_of: String,
 }
@@ -281,6 +285,7 @@ impl WaitReport {
         ];
         out.extend(self.holders.iter().map(|holder| ("held by", holder.to_string())));
         out.extend(self.starts_by.clone().map(|start| ("starts by", start)));
+        out.extend(self.starts_about.clone().map(|start| ("starts about", start)));
         out
     }
 

@@ -6,7 +6,7 @@ use super::ps::{name, user_name, wide_of};
 use super::times::seconds;
 use crate::api::client::Client;
 use crate::api::wire::{JobList, JobQuery};
-use crate::report::JobReport;
+use crate::report::{JobReport, WaitReport};
 use crate::status::State;
 
 /// Tells up to which event it has looked.
@@ -35,9 +35,15 @@ pub(super) async fn run(client: &Client, workspace: Option<&str>, form: Form) ->
     Ok(serial)
 }
 
+/// With a mark where it is told about when alone.
+fn start(waiting: &WaitReport) -> Option<String> {
+    let about = || Some(format!("~{}", seconds(waiting.starts_about.as_deref()?)));
+    waiting.starts_by.as_deref().map(seconds).or_else(about)
+}
+
 fn row(job: &JobReport) -> Vec<String> {
     let waiting = job.waiting.as_ref();
-    let start = waiting.and_then(|waiting| waiting.starts_by.as_deref()).map_or("-".to_owned(), seconds);
+    let start = waiting.and_then(start).unwrap_or("-".to_owned());
     let (place, needs) = (waiting.map(|waiting| waiting.place), waiting.map(|waiting| waiting.needs.to_string()));
     vec![
         place.map_or("-".to_owned(), |place| place.to_string()),
@@ -48,4 +54,28 @@ fn row(job: &JobReport) -> Vec<String> {
         needs.unwrap_or_default(),
         job.reason.clone(),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_start_that_is_told_about_when_alone_has_a_mark() {
+        let none = json!({ "cpu": 0.0, "memory": 0, "gpu": 0.0 });
+        let waiting = |told: serde_json::Value| -> WaitReport {
+            let mut report = json!({
+                "cause": "turn", "place": 1, "of": 7, "needs": none, "free": none, "holders": [], "starts_by": null,
+                "as_of": "2026-11-30T02:00:00.000Z"
+            });
+            report.as_object_mut().unwrap().extend(told.as_object().unwrap().clone());
+            serde_json::from_value(report).unwrap()
+        };
+        let at = "2026-11-30T04:00:03.000Z";
+        assert_eq!(start(&waiting(json!({ "starts_by": at }))).unwrap(), seconds(at));
+        assert_eq!(start(&waiting(json!({ "starts_about": at }))).unwrap(), format!("~{}", seconds(at)));
+        assert_eq!(start(&waiting(json!({}))), None);
+    }
 }

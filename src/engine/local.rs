@@ -492,6 +492,9 @@ impl Engine for LocalEngine {
         if let Some(reason) = self.port_in_use(attempt) {
             return Launched::NotYet { reason };
         }
+        if let Some(reason) = gpus::not_there(attempt) {
+            return Launched::NotYet { reason };
+        }
         let run = Prepare {
             identity: attempt.identity.clone(),
             owner: attempt.owner,

@@ -50,7 +50,8 @@ impl Wish {
         self.part == Part::Whole && self.kind.is_none()
     }
 
-    fn pieces(&self) -> u64 {
+    /// How many it comes to.
+    pub fn pieces(&self) -> u64 {
         u64::from(self.tasks) * u64::from(self.count)
     }
 
@@ -209,6 +210,13 @@ impl Deck {
         };
     }
 
+    /// Of this card there is what all had of it, but for what is held.
+    pub fn open_anew(&mut self, place: usize, all: &Self, held: &[Piece]) {
+        let Some(room) = self.rooms.get_mut(place) else { return };
+        *room = all.room(place).clone();
+        held.iter().for_each(|piece| self.take(piece));
+    }
+
     pub fn without<'a>(&self, pieces: impl IntoIterator<Item = &'a Piece>) -> Self {
         let mut left = self.clone();
         pieces.into_iter().for_each(|piece| left.take(piece));
@@ -316,8 +324,8 @@ impl Deck {
         Some(chosen)
     }
 
-    /// What there would be on this card for the wish, and what of it would be left.
-    fn piece(&self, place: usize, wish: &Wish) -> Option<Piece> {
+    /// What there would be on this card for the wish.
+    pub fn piece(&self, place: usize, wish: &Wish) -> Option<Piece> {
         if self.count(place, wish) == 0 {
             return None;
         }

@@ -6,7 +6,9 @@
 //! whenever the cards are, and made as these libraries would; what is still missing keeps jobs waiting, and not failing.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use crate::sys::process::run_within;
 
 /// NVIDIA's program that makes them.
 pub const MAKER: &str = "nvidia-modprobe";
+/// The device of the module that manages memory.
+const UVM: &str = "nvidia-uvm";
 /// How long it may take for one: it may load a module.
 const MAKER_PATIENCE: Duration = Duration::from_secs(10);
 /// So often it is asked for one that is still not there after it; until that one has been there again.
@@ -55,7 +59,7 @@ pub struct Node {
 pub struct Missing {
     /// With what there is to do.
     pub says: String,
-    /// What is not there at all, and may be made so.
+    /// What is not there, or leads nowhere, and may be made so.
     maker: Option<(PathBuf, Vec<String>)>,
 }
 
@@ -68,6 +72,10 @@ impl Node {
         match look(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Missing {
                 says: format!("{path} is missing, {what}; `{command}` makes it"),
+                maker: Some((self.path.clone(), self.arguments.clone())),
+            }),
+            Err(error) if is_unloaded(&error) => Err(Missing {
+                says: format!("{path} is there, {what}, but its kernel module is not loaded; `{command}` loads it"),
                 maker: Some((self.path.clone(), self.arguments.clone())),
             }),
             Err(error) => {
@@ -84,6 +92,22 @@ impl Node {
     }
 }
 
+/// Nothing answers behind the node.
+fn is_unloaded(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(nix::libc::ENXIO | nix::libc::ENODEV))
+}
+
+/// What is there. The node of a module that goes and comes by itself stays when it goes: it is opened, which changes nothing.
+pub fn look(path: &Path) -> io::Result<Device> {
+    let device = Device::of(path)?;
+    if path.ends_with(UVM) {
+        let opened = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path);
+        // Whoever may not open it cannot tell.
+        opened.err().filter(is_unloaded).map_or(Ok(()), Err)?;
+    }
+    Ok(device)
+}
+
 /// Those that belong to no card and without which none is of use.
 pub fn of_all(places: Places<'_>) -> [Node; 2] {
     let node = |name: &str, arguments: &[&str]| Node {
@@ -92,7 +116,7 @@ pub fn of_all(places: Places<'_>) -> [Node; 2] {
         minor: None,
         arguments: arguments.iter().map(|word| (*word).to_owned()).collect(),
     };
-    [node("nvidiactl", &["-c", "255"]), node("nvidia-uvm", &["-c", "0", "-u"])]
+    [node("nvidiactl", &["-c", "255"]), node(UVM, &["-c", "0", "-u"])]
 }
 
 pub fn of_card(places: Places<'_>, uuid: &GpuUuid, minor: u32) -> Node {
@@ -170,9 +194,8 @@ impl Keeper {
     /// What is said of the first that is missing, once they were made as far as may be.
     fn lacks(&mut self, nodes: &[Node]) -> Option<String> {
         nodes.iter().find_map(|node| {
-            let missing = node.check(Device::of);
-            let left =
-                missing.or_else(|missing| if self.make(&missing) { node.check(Device::of) } else { Err(missing) });
+            let missing = node.check(look);
+            let left = missing.or_else(|missing| if self.make(&missing) { node.check(look) } else { Err(missing) });
             if left.is_ok() {
                 self.tries.remove(&node.path);
             }

@@ -19,7 +19,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    const NOTHING: Self = Self { amount: Amount { cpu: 0, memory: 0, gpu: 0 }, runs: 0 };
+    pub(super) const NOTHING: Self = Self { amount: Amount { cpu: 0, memory: 0, gpu: 0 }, runs: 0 };
 
     /// That of one attempt.
     pub(super) fn of(amount: Amount) -> Self {
@@ -34,7 +34,7 @@ impl Load {
         Self { amount: self.amount.minus(&other.amount), runs: self.runs.saturating_sub(other.runs) }
     }
 
-    fn plus(&self, other: &Self) -> Self {
+    pub(super) fn plus(&self, other: &Self) -> Self {
         Self { amount: self.amount.plus(&other.amount), runs: self.runs.saturating_add(other.runs) }
     }
 }

@@ -2,11 +2,13 @@
 
 mod cards;
 mod clock;
+mod in_order;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
-use self::clock::{Clock, Enough};
+use self::clock::Clock;
 use super::attempt::foreseen_end;
 use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
@@ -15,8 +17,8 @@ use super::{Amount, HeldUp, Snapshot, Waiting, Why};
 use crate::gpu::deck::{CARD, Piece, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
-/// So often what is free at a time, or a card then, is looked at to foresee starts, each time that one looks ahead; those that are
-/// further behind when that is used up are told none.
+/// So often what is free at a time, or a card then, is looked at to foresee starts, each time that one looks ahead; for those that
+/// are further behind when that is used up it is told when they start in order.
 const LOOKS: usize = 10_000_000;
 /// Or so often for each that is looked at, where they are more.
 const LOOKS_EACH: usize = 500;
@@ -38,6 +40,8 @@ pub struct Outlook {
     /// The first of them, in the order in which they may start.
     first: Vec<JobKey>,
     holders: Vec<Holder>,
+    /// What each workspace holds, and how many jobs of it run.
+    held: BTreeMap<WorkspaceName, (Amount, u64)>,
 }
 
 /// Where a run stands.
@@ -53,7 +57,49 @@ pub struct Standing {
     /// The cards of which it could use something; empty where they are not looked at one by one.
     pub places: Arc<[usize]>,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
-    pub estimate: Option<Timestamp>,
+    pub estimate: Option<Start>,
+}
+
+/// When a run should start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Looked for in time, also in gaps before those that come first.
+    By(Timestamp),
+    /// In the order of the queue, as if nobody went first in a gap: as a rule it is sooner.
+    About(Timestamp),
+}
+
+impl fmt::Display for Start {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::By(at) => write!(f, "by {}", at.to_seconds()),
+            Self::About(at) => write!(f, "about {}", at.to_seconds()),
+        }
+    }
+}
+
+impl Start {
+    pub fn at(self) -> Timestamp {
+        match self {
+            Self::By(at) | Self::About(at) => at,
+        }
+    }
+}
+
+/// How a waiting run is looked at.
+enum Turn<'a> {
+    /// It does not start as the cards and the quota are now, whatever ends.
+    Never,
+    /// It waits for something else than room.
+    Unknown(&'a Waiting),
+    Comes(&'a Waiting),
+}
+
+impl<'a> Turn<'a> {
+    /// That whose turn comes.
+    fn waiting(&self) -> Option<&'a Waiting> {
+        if let Self::Comes(waiting) = self { Some(waiting) } else { None }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,6 +125,16 @@ pub struct Holder {
 
 /// Looks at so many of the first in the queue; `held_up` is what the last plan has said.
 pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) -> Outlook {
+    within(snapshot, held_up, most, |seen| LOOKS.max(LOOKS_EACH.saturating_mul(seen)))
+}
+
+/// With so many looks for so many.
+pub(super) fn within<'a>(
+    snapshot: &'a Snapshot<'a>,
+    held_up: &[HeldUp],
+    most: usize,
+    looks: impl Fn(usize) -> usize,
+) -> Outlook {
     let of_their_own: BTreeSet<&JobKey> = held_up
         .iter()
         .filter(|held_up| matches!(held_up.why, Why::Port { .. } | Why::Addresses))
@@ -87,7 +143,13 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
     let ordered = ordered(snapshot, most);
     let machine = machine(snapshot, snapshot.inventory, foreseen_end);
     let one_by_one = Cards::of(snapshot, foreseen_end);
-    let mut clock = Some(Clock::new(snapshot, LOOKS.max(LOOKS_EACH.saturating_mul(ordered.len()))));
+    let turn = |waiting: &&'a Waiting| match is_possible(snapshot, one_by_one.as_ref(), waiting) {
+        false => Turn::Never,
+        true if of_their_own.contains(&waiting.key) => Turn::Unknown(waiting),
+        true => Turn::Comes(waiting),
+    };
+    let turns: Vec<Turn<'a>> = ordered.iter().map(turn).collect();
+    let starts = Clock::new(snapshot, looks(ordered.len())).starts(&turns);
     // Many want the same.
     let mut known: BTreeMap<&[Wish], (CardsFor, Arc<[usize]>)> = BTreeMap::new();
     let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
@@ -98,34 +160,23 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
         None => (counted(&waiting.amount, &snapshot.inventory, &machine.room.amount), Arc::default()),
     };
     let mut standings = BTreeMap::new();
-    for (place, waiting) in (1..).zip(&ordered) {
-        let told = clock.as_mut().filter(|_| is_possible(snapshot, one_by_one.as_ref(), waiting));
-        let told = told.map(|clock| match of_their_own.contains(&waiting.key) {
-            true => clock.keep_for(waiting).map(|()| None),
-            false => clock.start_of(waiting),
-        });
-        let estimate = told.transpose().unwrap_or_else(|Enough| {
-            clock = None;
-            None
-        });
+    for ((place, waiting), estimate) in (1..).zip(&ordered).zip(starts) {
         let (cards, places) = cards_for(waiting);
         standings.insert(
             waiting.key.clone(),
-            Standing {
-                place,
-                wanted: waiting.amount,
-                wishes: waiting.wishes.clone(),
-                cards,
-                places,
-                estimate: estimate.flatten(),
-            },
+            Standing { place, wanted: waiting.amount, wishes: waiting.wishes.clone(), cards, places, estimate },
         );
     }
-    let held = snapshot.live.iter().filter(|live| !live.released);
     let holder = |live: &super::Live| {
         let until = foreseen_end(live, snapshot.now).said();
         Holder { key: live.key.clone(), amount: live.amount, places: places(&live.pieces), until }
     };
+    let holders: Vec<Holder> = snapshot.live.iter().filter(|live| !live.released).map(holder).collect();
+    let mut held: BTreeMap<WorkspaceName, (Amount, u64)> = BTreeMap::new();
+    for holder in &holders {
+        let (amount, running) = held.entry(holder.key.workspace.clone()).or_default();
+        (*amount, *running) = (amount.plus(&holder.amount), *running + 1);
+    }
     Outlook {
         at: snapshot.now,
         inventory: snapshot.inventory,
@@ -134,7 +185,8 @@ pub fn outlook<'a>(snapshot: &'a Snapshot<'a>, held_up: &[HeldUp], most: usize) 
         waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
-        holders: held.map(holder).collect(),
+        holders,
+        held,
     }
 }
 
@@ -165,6 +217,11 @@ impl Outlook {
                 holder.places.is_empty() || holder.places.iter().any(|place| standing.places.contains(place));
             (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0 && has_such)
         })
+    }
+
+    /// What a workspace holds, and how many jobs of it run.
+    pub fn held_in(&self, workspace: &WorkspaceName) -> (Amount, u64) {
+        self.held.get(workspace).copied().unwrap_or_default()
     }
 
     /// Who of a workspace holds anything.

@@ -86,6 +86,11 @@ fn run_within(live: Vec<Live>, queue: &Queue, cpu: u64, quotas: &Quotas) -> Plan
     plan(&snapshot(5000, inventory, live, queue, (&shares, quotas)))
 }
 
+/// When it is told that a run should start.
+fn seconds(start: outlook::Start) -> u64 {
+    start.at().0 / 1000
+}
+
 /// Without cards that are away, and with nobody's place kept.
 fn snapshot<'a>(
     now: u64,

@@ -11,6 +11,7 @@ mod sharing;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::world::Job;
 use super::{Reconciler, Work};
 use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
@@ -50,6 +51,8 @@ pub(super) struct Cards {
     sharing: Sharing,
     /// What the last plan has kept for the first run that does not fit.
     pub(super) kept: Option<Kept>,
+    /// Jobs whose run was begun while it was not known which cards there are.
+    unjudged: BTreeSet<JobKey>,
 }
 
 /// What ran on a card.
@@ -94,6 +97,14 @@ enum OutOfUse<'a> {
 impl Cards {
     pub(super) fn sizes(&self) -> &Sizes {
         &self.sizes
+    }
+
+    pub(super) fn await_judgement(&mut self, key: &JobKey, awaits: bool) {
+        if awaits {
+            self.unjudged.insert(key.clone());
+        } else {
+            self.unjudged.remove(key);
+        }
     }
 
     /// As a whole.
@@ -267,8 +278,27 @@ impl<S: Store> Reconciler<S> {
         self.cards.seen = seen;
         self.tell_holders();
         self.reckon_shares_anew();
+        self.judge_those_that_came_before();
         self.watch_shares();
         self.queue_changed = true;
+    }
+
+    /// Once, when it is known which cards there are: what came before and can never have its cards is refused as if it came now.
+    fn judge_those_that_came_before(&mut self) {
+        let seen = &self.cards.seen;
+        if !self.are_known() || (seen.cards.is_empty() && seen.nameless.is_empty()) {
+            return;
+        }
+        for key in std::mem::take(&mut self.cards.unjudged) {
+            let Some(run) = self.jobs.get_mut(&key).and_then(Job::open_run_mut) else { continue };
+            run.record.cards_unknown = false;
+            let spec = run.spec.clone();
+            let waits = run.record.attempts.is_empty();
+            self.dirty.insert(key.clone());
+            if let Some(reason) = self.beyond_cards(&spec).filter(|_| waits) {
+                self.refuse_at_last(&key, reason);
+            }
+        }
     }
 
     pub(super) fn cards_looked_at(&mut self) {
@@ -420,7 +450,7 @@ impl<S: Store> Reconciler<S> {
         Amount { gpu: if is_known { whole as u64 * CARD } else { u64::MAX }, ..self.settings.inventory }
     }
 
-    fn are_known(&self) -> bool {
+    pub(super) fn are_known(&self) -> bool {
         self.cards.seen.at.is_some() && matches!(self.cards.seen.driver, Driver::Loaded { .. })
     }
 

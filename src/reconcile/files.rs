@@ -1,14 +1,14 @@
 //! What job files do to jobs, and what state a job is in.
 
-use super::Reconciler;
-use super::world::Job;
+use super::world::{Job, Run};
+use super::{Reconciler, Work};
 use crate::ids::JobKey;
 use crate::intake::Arrival;
 use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, JobRecord, SourceRecord, TaskPhase};
+use crate::store::record::{AttemptRecord, JobRecord, RunEnd, SourceRecord, TaskPhase};
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn file(&mut self, arrival: Arrival) {
@@ -70,7 +70,29 @@ impl<S: Store> Reconciler<S> {
     /// Why a job whose file is one by itself could never start here.
     fn why_never(&self, key: &JobKey, spec: &JobSpec) -> Option<Diagnostic> {
         let reason = self.never_fits(spec, &key.workspace)?;
-        Some(Diagnostic::of_file(&format!("{}.toml", key.job), reason))
+        Some(self.never(key, reason))
+    }
+
+    fn never(&self, key: &JobKey, reason: String) -> Diagnostic {
+        Diagnostic::of_file(&format!("{}.toml", key.job), reason)
+    }
+
+    /// What it wants was not known to be there when its file came, and is not: it is as if it came now, but for the run that has
+    /// waited, which is over.
+    pub(super) fn refuse_at_last(&mut self, key: &JobKey, reason: String) {
+        let (now, why) = (self.now, self.never(key, reason));
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some(run) = job.open_run_mut() else { return };
+        run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: why.to_string() }, at: now });
+        let (preparation, is_first) = (run.preparation.take(), run.record.number == 1);
+        if is_first {
+            (job.record.source, job.spec) = (None, None);
+        }
+        self.works.extend(preparation.map(Work::GiveUp));
+        self.deliver(key);
+        self.refused(key, vec![why]);
+        self.settle(key);
+        self.tell_those_awaiting(key);
     }
 
     /// Why it would be refused if it came now.
@@ -154,6 +176,9 @@ impl<S: Store> Reconciler<S> {
                 false => state_without_run(job),
             };
         };
+        if let Some(why) = refused_at_last(job, run) {
+            return (State::Invalid, why);
+        }
         if let Some(end) = &run.record.ended {
             let state = match end.verdict {
                 Verdict::Succeeded { .. } => State::Succeeded,
@@ -254,6 +279,13 @@ impl<S: Store> Reconciler<S> {
             attempt.failed_gpus.iter().map(|uuid| format!(", {} has failed", self.name_of(uuid))).collect();
         format!("{late}{idle}{failed}")
     }
+}
+
+/// Why its file is refused, and the run that had begun of it.
+fn refused_at_last(job: &Job, run: &Run) -> Option<String> {
+    let why = job.record.invalid.first()?.to_string();
+    let end = run.record.ended.as_ref().filter(|_| run.record.attempts.is_empty())?;
+    (end.verdict == Verdict::Failed { reason: why.clone() }).then_some(why)
 }
 
 fn state_without_run(job: &Job) -> (State, String) {

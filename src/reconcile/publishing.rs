@@ -105,13 +105,15 @@ impl<S: Store> Reconciler<S> {
         let mut out: Vec<_> = removed.collect();
         let mut changed = std::mem::take(&mut self.dirty);
         changed.append(&mut self.shown);
-        for key in changed {
-            let events = events.remove(&key).unwrap_or_default();
-            let retired = retired.remove(&key).unwrap_or_default();
-            if let Some(publication) = self.publication(&key, events, retired) {
-                out.push((key, Change::Published(Box::new(publication))));
-            }
-        }
+        out.extend(self.as_one_list(|this| {
+            let publish = |key: JobKey| {
+                let events = events.remove(&key).unwrap_or_default();
+                let retired = retired.remove(&key).unwrap_or_default();
+                let publication = this.publication(&key, events, retired)?;
+                Some((key, Change::Published(Box::new(publication))))
+            };
+            changed.into_iter().filter_map(publish).collect::<Vec<_>>()
+        }));
         out
     }
 

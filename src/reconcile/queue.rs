@@ -104,10 +104,15 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn never_fits(&self, spec: &JobSpec, workspace: &WorkspaceName) -> Option<String> {
         let wanted = Amount::of(spec, self.cards.sizes());
         let tasks = u32::try_from(spec.tasks().count()).unwrap_or(u32::MAX);
-        plan::beyond_machine(&wanted, &self.all_there_is(spec))
-            .or_else(|| self.no_such_cards(spec))
+        self.beyond_cards(spec)
             .or_else(|| plan::beyond_quota(&wanted, workspace, self.quota(workspace)?))
             .or_else(|| plan::address::never_fits(self.settings.addresses, plan::addresses(spec.network, tasks)))
+    }
+
+    /// Why there is too little of the machine for it, whatever ends.
+    pub(super) fn beyond_cards(&self, spec: &JobSpec) -> Option<String> {
+        let wanted = Amount::of(spec, self.cards.sizes());
+        plan::beyond_machine(&wanted, &self.all_there_is(spec)).or_else(|| self.no_such_cards(spec))
     }
 
     /// Brings the job's place in line with its record.
@@ -120,6 +125,7 @@ impl<S: Store> Reconciler<S> {
         }
         let open = self.jobs.get(key).and_then(Job::open_run);
         self.waiters.set(key, open.is_some_and(|run| run.live_attempt().is_none()));
+        self.cards.await_judgement(key, open.is_some_and(|run| run.record.cards_unknown));
         if let Some((place, waiting)) =
             self.jobs.get(key).and_then(|job| job.waiting(key, self.now, self.cards.sizes()))
         {

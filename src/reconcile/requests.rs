@@ -236,7 +236,7 @@ impl<S: Store> Reconciler<S> {
             _ => {}
         }
         match request {
-            Request::List { caller, answer } => answer(Ok(self.list(&caller))),
+            Request::List { caller, answer } => answer(Ok(self.as_one_list(|this| this.list(&caller)))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::Events { caller, after, limit, answer } => answer(Ok(self.happened(&caller, after, limit))),

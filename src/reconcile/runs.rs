@@ -4,6 +4,7 @@ use super::world;
 use super::world::Job;
 use super::{Reconciler, Work};
 use crate::ids::JobKey;
+use crate::plan;
 use crate::status::{StopCause, StopHow, Verdict};
 use crate::store::Store;
 use crate::store::record::{RunEnd, RunRecord, TaskPhase, TaskRecord};
@@ -110,6 +111,7 @@ impl<S: Store> Reconciler<S> {
         let last_word = self.jobs.get(key).filter(|job| job.run.is_some()).and_then(|_| self.report(key));
         let Some((source, spec)) = self.jobs.get(key).and_then(Job::next_run) else { return };
         let aside = self.take_aside(key, &source);
+        let cards_unknown = !self.are_known() && !plan::wishes(&spec).is_empty();
         let Some(job) = self.jobs.get_mut(key) else { return };
         job.record.last_run += 1;
         job.record.rerun_wanted = false;
@@ -117,7 +119,7 @@ impl<S: Store> Reconciler<S> {
         job.record.not_begun = None;
         let number = job.record.last_run;
         let prepared = !spec.needs_preparation();
-        let record = RunRecord { aside, prepared, ..RunRecord::new(number, now, order, source) };
+        let record = RunRecord { aside, prepared, cards_unknown, ..RunRecord::new(number, now, order, source) };
         let before = job.run.replace(world::Run::new(record, spec));
         // Its end may be as new as this begin.
         self.retired.extend(before.map(|run| (key.clone(), run.record)));

@@ -1,12 +1,14 @@
 //! What is told of a run that waits in the queue: its place, what it needs, what is free, who holds the rest, and when it should
 //! start. Of other workspaces no more than their names and how much they hold.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 
 use super::Reconciler;
 use crate::gpu::deck::{CARD, Part, Wish};
 use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
-use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing};
+use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing, Start};
 use crate::plan::{self, Amount, Holding, Why};
 use crate::report::{AmountReport, HolderReport, WaitReport};
 use crate::store::Store;
@@ -15,6 +17,13 @@ use crate::store::Store;
 const NAMED: usize = 3;
 /// And that programs are told of.
 const TOLD: usize = 20;
+
+/// What all of a list have in common.
+#[derive(Debug, Default)]
+pub(super) struct Listed {
+    /// Which nobody is given.
+    cards: OnceLock<String>,
+}
 
 /// What keeps a run that comes after others.
 enum Behind {
@@ -44,21 +53,38 @@ impl<S: Store> Reconciler<S> {
             (None, Some(reason)) => {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
-            (None, None) if is_lacking(standing) => cards(standing, &self.cards_out_of_use()),
+            (None, None) if is_lacking(standing) => cards(standing, &self.cards_told_out_of_use()),
             (None, None) => self.turn(key, outlook, standing),
         };
         match standing.estimate {
-            Some(start) if start > outlook.at => format!("{why}; should start by {}", start.to_seconds()),
+            Some(start) if start.at() > outlook.at => format!("{why}; should start {start}"),
             _ => why,
         }
     }
 
     fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
-        let others = if standing.cards == CardsFor::Free { String::new() } else { self.cards_out_of_use() };
-        match lacking(outlook, standing).is_empty() && !others.is_empty() {
+        let is_free = standing.cards == CardsFor::Free;
+        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use() };
+        match !is_held(outlook, standing) && !others.is_empty() {
             true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
         }
+    }
+
+    /// What [`Self::cards_out_of_use`] says, of which a list asks for each that waits.
+    fn cards_told_out_of_use(&self) -> Cow<'_, str> {
+        match &self.listed {
+            Some(listed) => Cow::Borrowed(listed.cards.get_or_init(|| self.cards_out_of_use())),
+            None => Cow::Owned(self.cards_out_of_use()),
+        }
+    }
+
+    /// Tells of many while nothing changes: what is the same for all of them is looked at once.
+    pub(super) fn as_one_list<T>(&mut self, tell: impl FnOnce(&Self) -> T) -> T {
+        self.listed = Some(Listed::default());
+        let told = tell(self);
+        self.listed = None;
+        told
     }
 
     /// Of one that comes after others: what it lacks, or that what it needs is kept for them.
@@ -69,7 +95,7 @@ impl<S: Store> Reconciler<S> {
         match self.behind(key, outlook, standing) {
             Behind::Quota => format!("{}; {in_place}", self.quota_reason(key, outlook, standing)),
             // Which cards are out of use the first is told, and who waits for nothing else.
-            Behind::Room if !lacking(outlook, standing).is_empty() => {
+            Behind::Room if is_held(outlook, standing) => {
                 format!("{}; {in_place}", room(key, outlook, standing))
             }
             Behind::Room => format!("{}; {in_place}", self.room_reason(key, outlook, standing)),
@@ -131,6 +157,11 @@ impl<S: Store> Reconciler<S> {
             },
             why => (cause(why), free_to(outlook, standing), lacking(outlook, standing)),
         };
+        let (starts_by, starts_about) = match standing.estimate {
+            Some(Start::By(start)) => (Some(start), None),
+            Some(Start::About(start)) => (None, Some(start)),
+            None => (None, None),
+        };
         Some(WaitReport {
             cause: cause.to_owned(),
             place: standing.place,
@@ -138,7 +169,8 @@ impl<S: Store> Reconciler<S> {
             needs: report(&standing.wanted),
             free: report(&free),
             holders: told(&key.workspace, &holders),
-            starts_by: standing.estimate.map(|start| start.to_string()),
+            starts_by: starts_by.map(|start| start.to_string()),
+            starts_about: starts_about.map(|start| start.to_string()),
             as_of: outlook.at.to_string(),
         })
     }
@@ -151,11 +183,7 @@ impl<S: Store> Reconciler<S> {
     /// What a workspace may still have, and how many jobs of it run.
     fn left_of_quota(&self, workspace: &WorkspaceName, outlook: &Outlook) -> (Amount, u64) {
         let quota = self.quota(workspace).copied().unwrap_or_default();
-        let (mut held, mut running) = (Amount::default(), 0);
-        for holder in outlook.holders_in(workspace) {
-            held = held.plus(&holder.amount);
-            running += 1;
-        }
+        let (held, running) = outlook.held_in(workspace);
         let machine = &outlook.inventory;
         let left = |limit: Option<u64>, held: u64, there: u64| limit.unwrap_or(there).saturating_sub(held);
         let free = Amount {
@@ -203,6 +231,11 @@ fn cause(why: Option<&Why>) -> &'static str {
 
 fn is_lacking(standing: &Standing) -> bool {
     matches!(standing.cards, CardsFor::Lacking { .. })
+}
+
+/// Somebody holds what it lacks.
+fn is_held(outlook: &Outlook, standing: &Standing) -> bool {
+    outlook.holders_for(standing).next().is_some()
 }
 
 fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
@@ -293,11 +326,11 @@ fn of_others<'a>(own: &WorkspaceName, holders: &[&'a Holder]) -> BTreeMap<&'a Wo
 }
 
 fn named(own: &WorkspaceName, holders: &[&Holder]) -> String {
-    let jobs: Vec<String> =
-        holders.iter().filter(|holder| holder.key.workspace == *own).map(|holder| holder.key.to_string()).collect();
-    let mut parts: Vec<String> = jobs.iter().take(NAMED).cloned().collect();
-    if jobs.len() > NAMED {
-        parts.push(format!("{} more of workspace {own}", jobs.len() - NAMED));
+    let mut jobs = holders.iter().filter(|holder| holder.key.workspace == *own);
+    let mut parts: Vec<String> = jobs.by_ref().take(NAMED).map(|holder| holder.key.to_string()).collect();
+    let more = jobs.count();
+    if more > 0 {
+        parts.push(format!("{more} more of workspace {own}"));
     }
     for (workspace, (jobs, amount)) in of_others(own, holders) {
         parts.push(format!("{jobs} job(s) of workspace {workspace} ({})", short(&amount)));

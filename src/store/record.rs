@@ -190,6 +190,9 @@ pub struct RunRecord {
     /// What was added to how long its attempts may take, ms.
     #[serde(default)]
     pub extended_ms: u64,
+    /// It wants cards and was begun while it was not known which there are: it is looked at once more when they are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cards_unknown: bool,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,
@@ -209,6 +212,7 @@ impl RunRecord {
             stop: None,
             stop_how: StopHow::default(),
             extended_ms: 0,
+            cards_unknown: false,
             attempts: Vec::new(),
             ended: None,
         }

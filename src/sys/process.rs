@@ -79,6 +79,17 @@ impl PidFd {
     }
 }
 
+/// Whether the kernel says that a process has begun to end, or has ended and its parent has not asked how.
+pub fn is_ending(pid: i32) -> bool {
+    /// That it is "getting shut down" (proc(5), field `flags`).
+    const EXITING: u32 = 0x4;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let mut fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+    let state = fields.next();
+    let flags = fields.nth(5).and_then(|flags| flags.parse::<u32>().ok()).unwrap_or(0);
+    matches!(state, Some("Z" | "X")) || flags & EXITING != 0
+}
+
 /// A child that is gone and reaped when this is dropped.
 #[derive(Debug)]
 pub struct EndedOnDrop(pub std::sync::Arc<PidFd>);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::Value;
+use trainyard::gpu::nodes::{self, Places};
 
 use super::nvml::{FakeNvml, card, cards, uuid};
 use super::support::{Instance, pids_with, wait_for};
@@ -149,7 +150,9 @@ pub(crate) struct Nodes {
 }
 
 /// With the minor numbers that they have on real machines.
-const COMMON: [(&str, u64); 2] = [("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0)];
+const COMMON: [(&str, u64, u64); 2] = [("/dev/nvidiactl", 195, 255), ("/dev/nvidia-uvm", NULL.0, NULL.1)];
+/// `/dev/null`: what is opened to see whether its module is there has to have one.
+const NULL: (u64, u64) = (1, 3);
 /// Holds the paths that tests have made of these, and not found.
 const COMMON_MADE: &str = "/run/trainyard-tests-nvidia";
 
@@ -168,8 +171,8 @@ impl Nodes {
         let mut common = File::options().create(true).append(true).open(COMMON_MADE).unwrap();
         // Nobody removes them meanwhile.
         common.lock_shared().unwrap();
-        for (path, minor) in COMMON {
-            match make_node(Path::new(path), 195, minor) {
+        for (path, major, minor) in COMMON {
+            match make_node(Path::new(path), major, minor) {
                 Ok(()) => writeln!(common, "{path}").unwrap(),
                 Err(Errno::EEXIST) => {}
                 Err(error) => panic!("{path}: {error}"),
@@ -699,6 +702,63 @@ fn a_card_whose_device_is_missing_is_waited_for_and_had_as_soon_as_it_is_there()
     let end = instance.wait_end("job", 1);
     assert_eq!((&end["state"], &end["attempt"]), (&"succeeded".into(), &1.into()));
     assert!(instance.log("job", "main-0").contains("nvidia331\n"));
+    instance.shutdown();
+}
+
+#[test]
+fn a_start_whose_device_has_gone_since_it_was_looked_at_is_no_attempt_and_waits() {
+    let Some((instance, fake)) = instance("a_start_whose_device_has_gone_is_no_attempt") else { return };
+    let minors = [351, 352];
+    let mut nodes = Nodes::make(&minors);
+    fake.shows(&cards_at(&minors, |_| String::new()));
+    fake.install();
+    wait_for("the cards", || (list(&instance)["gpus"].as_array().unwrap().len() == 2).then_some(()));
+    // Cards are looked at every few seconds while this one waits, and what was seen counts until then.
+    instance.drop_job("holds", "image = \"host\"\ncommand = \"sleep 1000\"\nresources.gpu = 1\n");
+    instance.wait_state("holds", "running");
+    instance.drop_job("both", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 2\n");
+    instance.wait_state("both", "waiting");
+    let free = list(&instance)["gpus"].as_array().unwrap().iter().position(|gpu| gpu["leased_by"].is_null()).unwrap();
+    let path = PathBuf::from(format!("/dev/nvidia{}", minors[free]));
+    let before = list(&instance)["at"].clone();
+    wait_for("the next look", || (list(&instance)["at"] != before).then_some(()));
+    std::fs::remove_file(&path).unwrap();
+    instance.drop_job("first", "image = \"host\"\ncommand = \"true\"\nresources.gpu = 1\npriority = \"high\"\n");
+    wait_for("it to wait", || {
+        let report = instance.report("first")?;
+        assert_ne!(report["state"], "failed", "{report:#}");
+        (report["state"] == "waiting" && report["reason"].as_str()?.contains("no-device: /dev/nvidia35")).then_some(())
+    });
+    nodes.add(path.display().to_string(), 195, minors[free]);
+    let end = instance.wait_end("first", 1);
+    assert_eq!((&end["state"], &end["attempt"]), (&"succeeded".into(), &1.into()));
+    instance.shutdown();
+}
+
+#[test]
+fn a_node_behind_which_no_module_is_loaded_is_as_good_as_missing() {
+    let Some((instance, _fake)) = instance("a_node_behind_which_no_module_is_loaded") else { return };
+    let place = |name: &str| {
+        let directory = instance.root().join(name);
+        std::fs::create_dir(&directory).unwrap();
+        directory.join("nvidia-uvm")
+    };
+    let (loaded, stale) = (place("loaded"), place("stale"));
+    make_node(&loaded, NULL.0, NULL.1).unwrap();
+    // Of a major number that nothing has.
+    make_node(&stale, 510, 0).unwrap();
+    let look = |path: &Path| {
+        let directory = path.parent().unwrap();
+        let places = Places { devices: directory, driver: directory };
+        let [_, uvm] = nodes::of_all(places);
+        uvm.check(nodes::look).map_err(|missing| missing.says)
+    };
+    assert_eq!(look(&loaded), Ok(()));
+    let says = format!(
+        "{} is there, which every card needs, but its kernel module is not loaded; `nvidia-modprobe -c 0 -u` loads it",
+        stale.display()
+    );
+    assert_eq!(look(&stale), Err(says));
     instance.shutdown();
 }
 

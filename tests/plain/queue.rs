@@ -7,7 +7,8 @@ use std::time::Duration;
 use trainyard::config::{AddressRange, Quota, Quotas};
 use trainyard::engine::EngineError;
 use trainyard::gpu::{
-    Card, Driver, Facts, Inventory, Link, Measured, Process, Sample, Signs, Topology, Usage, deck, health,
+    Card, Driver, Facts, Instances, Inventory, Link, Measured, Process, Sample, Signs, Slice, Topology, Usage, deck,
+    health,
 };
 use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Made, Swept};

@@ -79,8 +79,14 @@ class HolderReport(TypedDict):
     workspace: str
 
 
+class _WaitReport(TypedDict, total=False):
+    #: Of one far behind, instead: when it should start if none of those before it goes first in a gap, which as a rule is later
+    #: than it will be.
+    starts_about: Optional[str]
+
+
 # What is known of a run that waits in the queue.
-class WaitReport(TypedDict):
+class WaitReport(_WaitReport):
     #: When this was so.
     as_of: str
     #: What keeps it: `turn` (others come before it), `room` on the machine, the `quota` of its workspace, a named `port`,

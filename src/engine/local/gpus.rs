@@ -12,11 +12,11 @@ use super::{LocalEngine, told};
 use crate::contract::Task;
 use crate::contract::gpus::{Common, Shared, Told, Visible, visible};
 use crate::engine::{EngineError, Launch};
-use crate::gpu::nodes::{Missing, Places, of_all, of_card, of_slice};
+use crate::gpu::nodes::{Missing, Places, look, of_all, of_card, of_slice};
 use crate::gpu::{Held, Instances, Measured};
 use crate::ids::TaskId;
 use crate::rundir::{CardUsage, GpuUsage};
-use crate::spec::Network;
+use crate::spec::{Network, Role};
 use crate::store::record::{GpuLease, GpuPartLease};
 use crate::sys::devices::Device;
 
@@ -137,9 +137,26 @@ impl<'a> Cards<'a> {
     pub(super) fn devices(&self) -> Result<Vec<PathBuf>, EngineError> {
         match self.openable() {
             leases if leases.is_empty() => Ok(Vec::new()),
-            leases => nodes(&leases, Places::default(), Device::of),
+            leases => nodes(&leases, Places::default(), look),
         }
     }
+}
+
+/// Why the devices of an attempt's cards are not all there, though they were when it was given these: that is none of its failures.
+pub(super) fn not_there(launch: &Launch) -> Option<String> {
+    let is_shown = |(_, role): &(u32, &Role)| visible(&role.env) == Visible::Cards;
+    let roles = (0..).zip(launch.spec.tasks().map(|(role, _)| role));
+    let leases: Vec<GpuLease> = roles
+        .filter(is_shown)
+        .filter_map(|(ordinal, _)| launch.gpus.get(ordinal as usize))
+        .flatten()
+        .cloned()
+        .collect();
+    if leases.is_empty() {
+        return None;
+    }
+    let why = nodes(&leases, Places::default(), look).err()?;
+    Some(format!("waits for the devices of its GPUs: no-device: {why}"))
 }
 
 /// How many tasks of the attempt have cards.

@@ -51,6 +51,14 @@ impl CardsAhead {
         Ok(())
     }
 
+    /// The same without a look at times: what it could be given if all ended.
+    pub(super) fn promise(&mut self, waiting: &Waiting) -> Vec<Piece> {
+        let chosen = self.unpromised.choose(&waiting.wishes).map(|tasks| tasks.concat());
+        let pieces = chosen.unwrap_or_else(|| self.unpromised.all_for(&waiting.wishes));
+        pieces.iter().for_each(|piece| self.unpromised.take(piece));
+        pieces
+    }
+
     /// When it starts cannot be said. What is kept for it, or else what it could be given if all ended, is nobody else's from now
     /// on, nor where there is no such thing whatever it could use.
     pub(super) fn keep_for(&mut self, waiting: &Waiting, kept: Option<&Kept>) -> Vec<Piece> {

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::cards::{CardsAhead, Found};
+use super::in_order::InOrder;
+use super::{Start, Turn};
 use crate::gpu::deck::{Piece, Wish};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::plan::attempt::{foreseen_end, sure_end};
@@ -16,7 +18,7 @@ use crate::plan::fill::{Ends, any_cards, machine, side};
 use crate::plan::limit::{Limit, Load, later};
 use crate::plan::{Amount, Snapshot, Waiting};
 
-/// How often what is free at a time, or a card then, is still looked at. When it is used up no more starts are told.
+/// How often what is free at a time, or a card then, is still looked at. When it is used up starts are told in order alone.
 pub(super) struct Looks(usize);
 
 /// It has been looked enough.
@@ -29,6 +31,15 @@ impl Looks {
     }
 }
 
+/// What has its place in time.
+pub(super) struct Placed<'a> {
+    pub(super) waiting: &'a Waiting,
+    /// Absent where it cannot be said: then that is nobody else's from now on.
+    pub(super) start: Option<Timestamp>,
+    /// As it is expected that all end.
+    pub(super) pieces: Vec<Piece>,
+}
+
 /// What is wanted, by whom and for how long.
 type Alike<'a> = (&'a WorkspaceName, Amount, Arc<[Wish]>, Option<Duration>);
 
@@ -37,9 +48,11 @@ type Alike<'a> = (&'a WorkspaceName, Amount, Arc<[Wish]>, Option<Duration>);
 /// Whoever starts before those that come first, in the plan must not put them off even if nothing ends before it is stopped: so
 /// it needs room by what is sure. When they have started it needs room alone.
 pub(super) struct Clock<'a> {
+    snapshot: &'a Snapshot<'a>,
     now: Timestamp,
     sure: Ahead<'a>,
     expected: Ahead<'a>,
+    placed: Vec<Placed<'a>>,
     /// When all before it have started that wait for the machine, if it is known.
     in_order: Option<Timestamp>,
     looks: Looks,
@@ -48,7 +61,9 @@ pub(super) struct Clock<'a> {
 impl<'a> Clock<'a> {
     pub(super) fn new(snapshot: &'a Snapshot<'a>, looks: usize) -> Self {
         Self {
+            snapshot,
             now: snapshot.now,
+            placed: Vec::new(),
             sure: Ahead::new(snapshot, sure_end),
             expected: Ahead::new(snapshot, foreseen_end),
             in_order: Some(snapshot.now),
@@ -56,8 +71,48 @@ impl<'a> Clock<'a> {
         }
     }
 
+    /// When each of these starts, in their order, where that can be said.
+    pub(super) fn starts(mut self, turns: &[Turn<'a>]) -> Vec<Option<Start>> {
+        let mut starts = Vec::with_capacity(turns.len());
+        for (place, turn) in turns.iter().enumerate() {
+            let start = match turn {
+                Turn::Never => Ok(None),
+                Turn::Unknown(waiting) => self.keep_for(waiting).map(|()| None),
+                Turn::Comes(waiting) => self.start_of(waiting),
+            };
+            match start {
+                Ok(start) => starts.push(start.map(Start::By)),
+                Err(Enough) => {
+                    starts.extend(self.in_order(turns.get(place..).unwrap_or_default()));
+                    break;
+                }
+            }
+        }
+        starts
+    }
+
+    /// The same of all that are left, as if none of them went before another in a gap: not known where it is not known when all
+    /// before them have started.
+    fn in_order(mut self, turns: &[Turn<'a>]) -> Vec<Option<Start>> {
+        let Some(from) = self.in_order else { return vec![None; turns.len()] };
+        for turn in turns {
+            if let Turn::Unknown(waiting) = turn {
+                let pieces = self.expected.cards.as_mut().map(|cards| cards.promise(waiting)).unwrap_or_default();
+                self.placed.push(Placed { waiting, start: None, pieces });
+            }
+        }
+        // Those before that wait for their quota alone come again, since they have their turn when they may have more.
+        let put_off = self.placed.iter().filter(|one| one.start.is_some_and(|start| start > from));
+        let mut waiting: Vec<&Waiting> = put_off.map(|one| one.waiting).collect();
+        let first = waiting.len();
+        waiting.extend(turns.iter().filter_map(Turn::waiting));
+        let mut starts = InOrder::from(self.snapshot, from, &self.placed).starts(&waiting).into_iter().skip(first);
+        let told = turns.iter().map(|turn| turn.waiting().and_then(|_| starts.next().flatten()).map(Start::About));
+        told.collect()
+    }
+
     /// When it starts, where that can be said; it has its part from then on.
-    pub(super) fn start_of(&mut self, waiting: &'a Waiting) -> Result<Option<Timestamp>, Enough> {
+    fn start_of(&mut self, waiting: &'a Waiting) -> Result<Option<Timestamp>, Enough> {
         let looks = &mut self.looks;
         let before = self.sure.find(waiting, self.now, looks)?;
         let found = match (before, self.in_order) {
@@ -78,13 +133,16 @@ impl<'a> Clock<'a> {
         }
         self.sure.take(waiting, &pieces, (start, waiting.lasts), looks)?;
         self.expected.take(waiting, &pieces, (start, waiting.expected), looks)?;
+        self.placed.push(Placed { waiting, start: Some(start), pieces });
         Ok(Some(start))
     }
 
     /// When it starts cannot be said: of those behind it only what it leaves over is told.
-    pub(super) fn keep_for(&mut self, waiting: &'a Waiting) -> Result<(), Enough> {
+    fn keep_for(&mut self, waiting: &'a Waiting) -> Result<(), Enough> {
         self.sure.keep_for(waiting, &mut self.looks)?;
-        self.expected.keep_for(waiting, &mut self.looks)
+        let pieces = self.expected.keep_for(waiting, &mut self.looks)?;
+        self.placed.push(Placed { waiting, start: None, pieces });
+        Ok(())
     }
 }
 
@@ -169,10 +227,11 @@ impl<'a> Ahead<'a> {
         self.cards.iter_mut().try_for_each(|cards| cards.give(pieces, during, looks))
     }
 
-    fn keep_for(&mut self, waiting: &'a Waiting, looks: &mut Looks) -> Result<(), Enough> {
+    fn keep_for(&mut self, waiting: &'a Waiting, looks: &mut Looks) -> Result<Vec<Piece>, Enough> {
         let kept = self.snapshot.one_by_one.as_ref().and_then(|cards| cards.kept.as_ref());
         let pieces = self.cards.as_mut().map(|cards| cards.keep_for(waiting, kept)).unwrap_or_default();
-        self.take(waiting, &pieces, (self.snapshot.now, None), looks)
+        self.take(waiting, &pieces, (self.snapshot.now, None), looks)?;
+        Ok(pieces)
     }
 }
 

@@ -184,7 +184,7 @@ fn who_uses_more_than_its_share_for_too_long_has_failed() {
 fn starts<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> Vec<Option<u64>> {
     let outlook = foreseen(live, waits);
     let numbers = 1..=outlook.waiting as u64;
-    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000)).collect()
+    numbers.map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds)).collect()
 }
 
 /// How many cards are told to be free as a whole.
@@ -193,6 +193,11 @@ fn whole_cards(live: &[Live]) -> u64 {
 }
 
 fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) -> outlook::Outlook {
+    foreseen_within(live, waits, usize::MAX)
+}
+
+/// With so many looks.
+fn foreseen_within(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>, looks: usize) -> outlook::Outlook {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let waits: Queue = waits.into_iter().collect();
     let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
@@ -200,7 +205,7 @@ fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) ->
     let before = snapshot(5000, inventory, live.to_vec(), &waits, (&shares, &quotas));
     let planned = plan(&Snapshot { one_by_one: cards(None), ..before.clone() });
     let seen = Snapshot { one_by_one: cards(planned.kept.clone()), ..before };
-    outlook::outlook(&seen, &planned.held_up, usize::MAX)
+    outlook::within(&seen, &planned.held_up, usize::MAX, |_| looks)
 }
 
 #[test]
@@ -261,11 +266,111 @@ fn all_of_a_long_queue_are_told_when_they_start_card_by_card() {
     let wanted = |number: u64| if number.is_multiple_of(2) { wish(Part::Whole) } else { share(36) };
     let outlook = foreseen(&[], (1..=LONG).map(|number| wants(number, &[wanted(number)], Some(10))));
     for (place, number) in (1..=LONG).enumerate() {
-        let start = outlook.of(&key(number)).unwrap().estimate.map(|at| at.0 / 1000);
+        let start = outlook.of(&key(number)).unwrap().estimate.map(seconds);
         // Eight take half a minute.
         let of_eight = [0, 0, 0, 10, 10, 20, 10, 20][place % 8];
         assert_eq!(start, Some(5 + 30 * (place as u64 / 8) + of_eight), "{number}");
     }
+}
+
+#[test]
+fn those_far_behind_are_told_when_they_start_card_by_card_in_order() {
+    const LONG: u64 = 2000;
+    // No two want the same, of shares, a slice and whole cards; the first card is somebody's until second 8.
+    let wanted = |number: u64| match number % 4 {
+        0 => vec![wish(Part::Whole)],
+        1 => vec![wish(Part::Slice("1g.10gb".to_owned())), share(5)],
+        2 => vec![share(36 + number % 7), share(1)],
+        _ => vec![share(10 + number % 64)],
+    };
+    let live = [holds(101, 0, Some(70 * GIB), Some(8)), holds(102, 1, Some(4 * GIB), None)];
+    let waits = || (1..=LONG).map(|number| wants(number, &wanted(number), Some(1 + number % 10)));
+    let far = |looks| {
+        let outlook = foreseen_within(&live, waits(), looks);
+        (1..=LONG).map(|number| outlook.of(&key(number)).unwrap().estimate).collect::<Vec<_>>()
+    };
+    let (near, all) = (far(1 << 15), far(usize::MAX));
+    assert!(all.iter().all(|start| matches!(start, Some(outlook::Start::By(_)))));
+    let known = near.iter().take_while(|start| matches!(start, Some(outlook::Start::By(_)))).count();
+    assert!(known > 20 && known < 1900, "{known}");
+    assert_eq!(near[..known], all[..known]);
+    let told: Vec<u64> = near[known..].iter().map(|start| seconds(start.unwrap())).collect();
+    assert!(told.is_sorted(), "{told:?}");
+    let (last, exact) = (told.last().unwrap(), seconds(all.last().unwrap().unwrap()));
+    // Half of the time is no gap that others would have.
+    assert!((exact..2 * exact).contains(last), "{last} {exact}");
+}
+
+/// When so many that wait should start, in seconds, where these cards are others' and that is kept; the first waits for a port.
+fn starts_beside<const N: usize>(
+    away: &[Piece],
+    kept: Option<Kept>,
+    waits: [(Place, Waiting); N],
+    looks: usize,
+) -> Vec<Option<u64>> {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let waits: Queue = waits.into_iter().collect();
+    let inventory = Amount { cpu: 100, memory: 100, gpu: 2 * CARD + 284 };
+    let away = away.iter().map(|piece| (piece.clone(), Timestamp(1000))).collect();
+    let one_by_one = Some(OneByOne { all: deck(2), away, kept });
+    let seen = Snapshot { one_by_one, ..snapshot(5000, inventory, vec![], &waits, (&shares, &quotas)) };
+    let why = Why::Port { port: 8080, holder: key(101), how: Holding::Has };
+    let outlook = outlook::within(&seen, &[HeldUp { key: key(1), why }], usize::MAX, |_| looks);
+    (1..=N as u64).map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds)).collect()
+}
+
+#[test]
+fn what_is_kept_for_a_run_whose_start_is_not_known_is_what_it_was_told_to_get() {
+    let first = || wants(1, &[wish(Part::Whole)], None);
+    let on_a = || wants(2, &[Wish { kind: Some("card A".to_owned()), ..wish(Part::Whole) }], Some(3));
+    let kept = |place| {
+        let pieces = vec![vec![Piece { place, of: PieceOf::Whole }]];
+        Some(Kept { key: key(1), wishes: [wish(Part::Whole)].into(), pieces })
+    };
+    assert_eq!(starts_beside(&[], kept(1), [first(), on_a()], usize::MAX), [None, Some(5)]);
+    assert_eq!(starts_beside(&[], kept(0), [first(), on_a()], usize::MAX), [None, None]);
+}
+
+#[test]
+fn who_is_far_behind_has_no_card_that_others_use_or_wait_for() {
+    let whole = |number| wants(number, &[wish(Part::Whole)], Some(3));
+    let away = [Piece { place: 0, of: PieceOf::Whole }];
+    // One card is the first one's, since nobody knows when it has its port.
+    assert_eq!(starts_beside(&[], None, [whole(1), whole(2), whole(3)], 1), [None, Some(5), Some(8)]);
+    let others = [wants(1, &[wish(Part::Slice("1g.10gb".to_owned()))], None), whole(2), whole(3)];
+    assert_eq!(starts_beside(&away, None, others, 1), [None, Some(5), Some(8)]);
+}
+
+#[test]
+fn shares_of_those_far_behind_lie_together() {
+    let part = |number| wants(number, &[share(20)], Some(10));
+    let outlook = foreseen_within(&[], [part(1), part(2), wants(3, &[wish(Part::Whole)], Some(1))], 1);
+    let starts = [1, 2, 3].map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds));
+    assert_eq!(starts, [Some(5); 3]);
+}
+
+#[test]
+fn a_card_that_is_somebody_s_in_a_while_is_passed_over_for_one_that_is_not() {
+    let slices = (0..2).map(|number| {
+        let (uuid, profile) = (format!("MIG-{number}").parse().unwrap(), "1g.10gb".to_owned());
+        Piece { place: 2, of: PieceOf::Slice { uuid, profile } }
+    });
+    let live = Live { pieces: slices.collect(), ..holds(101, 2, Some(1), Some(8)) };
+    let on_a = Wish { kind: Some("card A".to_owned()), ..wish(Part::Whole) };
+    let first = wants(1, &[on_a, wish(Part::Slice("1g.10gb".to_owned()))], Some(5));
+    assert_eq!(starts(&[live], [first, wants(2, &[wish(Part::Whole)], Some(5))]), [Some(8), Some(5)]);
+}
+
+#[test]
+fn nobody_behind_one_that_says_nothing_is_told_when_it_starts_in_order_unless_it_has_room_beside_it() {
+    let whole = |number, lasts| wants(number, &[wish(Part::Whole)], lasts);
+    let outlook = foreseen_within(
+        &[],
+        [whole(1, None), whole(2, Some(3)), whole(3, Some(3)), whole(4, None), whole(5, Some(1))],
+        1,
+    );
+    let starts = [1, 2, 3, 4, 5].map(|number| outlook.of(&key(number)).unwrap().estimate.map(seconds));
+    assert_eq!(starts, [Some(5), Some(5), Some(8), Some(11), None]);
 }
 
 #[test]

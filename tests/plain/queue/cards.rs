@@ -108,6 +108,41 @@ fn a_file_waits_for_a_driver_and_for_cards_without_a_name_but_is_refused_where_t
 }
 
 #[test]
+fn what_came_before_the_cards_were_known_is_judged_once_when_they_are() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let driver = || Driver::Missing { reason: "the NVIDIA driver is not loaded".to_owned() };
+    daemon.cards(Inventory { driver: driver(), ..idle(0, 1000) });
+    let jobs = ["a/one", "a/two", "a/much", "a/none"];
+    let wants = [gpus(1), gpus(2), gpus(3), "resources.cpu = 1".to_owned()];
+    jobs.iter().zip(&wants).for_each(|(job, wants)| daemon.file(job, wants));
+    daemon.file("a/share", "resources = { cpu = 1, gpu_memory = \"81GiB\" }");
+    daemon.restart();
+    daemon.now += 1;
+    daemon.cards(Inventory { driver: driver(), ..idle(0, 1001) });
+    assert_eq!(daemon.states(["a/one", "a/two", "a/much", "a/share"]), [State::Waiting; 4]);
+    daemon.now += 1;
+    daemon.cards(idle(2, 1002));
+    let judged = [State::Running, State::Waiting, State::Invalid, State::Running];
+    assert_eq!(daemon.states(jobs), judged);
+    assert_eq!(daemon.state("a/share"), State::Invalid);
+    // As if it came now.
+    daemon.file("a/late", &gpus(3));
+    let [late, much] = ["a/late", "a/much"].map(|job| daemon.report(job));
+    assert!(much.reason.contains("3 GPU(s) of 2 that this machine can give"), "{}", much.reason);
+    assert_eq!((late.reason.replace("late", "much"), late.state), (much.reason, much.state));
+    // What was judged once waits, whatever comes, also over a restart of the machine; and so does what came when cards were known.
+    daemon.file("a/later", &gpus(2));
+    daemon.restart();
+    assert_eq!(daemon.state("a/much"), State::Invalid);
+    daemon.now += 1;
+    daemon.cards(idle(1, 1003));
+    assert_eq!(daemon.states(["a/two", "a/later", "a/much"]), [State::Waiting, State::Waiting, State::Invalid]);
+    // A file that is put right runs.
+    daemon.file("a/much", "resources.cpu = 1");
+    assert_eq!(daemon.state("a/much"), State::Running);
+}
+
+#[test]
 fn what_was_seen_long_ago_is_looked_at_first_and_a_driver_is_blamed_only_if_it_was_asked() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.cards(idle(1, 1000));
@@ -386,8 +421,7 @@ fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_kn
     daemon.file("a/early", &wants("gpu = 1, gpu_type = \"H100\""));
     assert_eq!(daemon.state("a/early"), State::Waiting);
     daemon.cards(idle(2, 1000));
-    let reason = daemon.report("a/early").reason;
-    assert_eq!(reason, "waits for 1 GPU(s) of type H100: this machine has 0 such that can be used now");
+    assert_eq!(daemon.state("a/early"), State::Invalid, "it is known now");
     let refused = [
         ("gpu = 1, gpu_type = \"H100\"", "the job needs 1 GPU(s) of type H100, and this machine has 2 × card (80GiB)"),
         ("gpu_memory = \"81GiB\"", "the job needs a share of 81GiB of a GPU, and this machine has 2 × card (80GiB)"),
@@ -581,6 +615,63 @@ fn of_a_card_that_does_not_tell_its_memory_all_is_had_and_no_share() {
     assert_eq!(daemon.states(["a/share", "a/whole"]), [State::Invalid, State::Running]);
     let reason = daemon.report("a/share").reason;
     assert!(reason.contains("this machine has 1 × card (it does not tell its memory)"), "{reason}");
+}
+
+/// A card that is cut up in two, of which one slice cannot be reached.
+fn cut_up(at: u64) -> Inventory {
+    let mut seen = idle(1, at);
+    let slice = |number: u32| Slice {
+        uuid: format!("MIG-{number}").parse().unwrap(),
+        profile: "1g.10gb".to_owned(),
+        memory: Some(10 << 30),
+        instances: Some(Instances { gpu: number, compute: 0 }),
+        unreachable: (number == 1).then(|| "its device is missing".to_owned()),
+    };
+    (seen.cards[0].mig, seen.cards[0].slices) = (true, (0..2).map(slice).collect());
+    seen
+}
+
+#[test]
+fn a_slice_that_cannot_be_reached_is_nobody_s_and_counts_for_nothing() {
+    let quota = Quota { running: Some(1), ..Quota::default() };
+    let mut daemon = Daemon::new([("b".parse().unwrap(), quota)].into());
+    daemon.cards(cut_up(1000));
+    daemon.file("b/cores", "resources.cpu = 1");
+    let wants = "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }";
+    daemon.file("b/one", wants);
+    let free = daemon.report("b/one").waiting.unwrap().free.gpu;
+    assert!(free > 0.1 && free < 0.2, "a seventh of a card: {free}");
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, wants));
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running, State::Waiting]);
+}
+
+#[test]
+fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let wants = "resources = { cpu = 1, memory = \"100MB\", gpu_memory = \"10GiB\" }";
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/one", wants);
+    daemon.now += 10;
+    let process =
+        Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: true };
+    let mut seen = idle(1, daemon.now);
+    seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
+    daemon.cards(seen);
+    daemon.file("a/two", wants);
+    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running; 2]);
+}
+
+#[test]
+fn who_waits_for_a_card_that_is_held_is_told_by_whom_and_which_is_out_of_use() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(2, 1000);
+    seen.cards[1].findings =
+        vec![health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() }];
+    daemon.cards(seen);
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, &gpus(1)));
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.starts_with("waits for 1 GPU(s), held by a/one; free: "), "{reason}");
+    assert!(reason.ends_with("; GPU 1 xid-79: it fell"), "{reason}");
 }
 
 #[test]

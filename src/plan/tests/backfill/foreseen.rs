@@ -121,15 +121,8 @@ proptest! {
         waiting in hopeful(prop_oneof![shapes(50..51, 12), few_shapes()].boxed()),
         quotas in quotas(),
     ) {
-        let live = (100..).zip(&running).map(|(number, one)| Live {
-            max_duration: stopped(*one).map(Duration::from_secs),
-            expected_duration: one.0.3.map(Duration::from_secs),
-            ..live_of(number, one.0)
-        }).collect();
-        let queue: Queue = (1..).zip(&waiting).map(|(number, one)| {
-            let (place, run) = run_of(number, one.0);
-            (place, Waiting { lasts: stopped(*one).map(Duration::from_secs), ..run })
-        }).collect();
+        let live = (100..).zip(&running).map(|(number, one)| hopeful_live(number, *one)).collect();
+        let queue: Queue = (1..).zip(&waiting).map(|(number, one)| hopeful_run(number, *one)).collect();
         let shares = Shares::new(Duration::from_secs(3600));
         let outlook = outlook::outlook(&snapshot(live, &queue, &shares, &quotas), &[], usize::MAX);
         let mut told: Vec<_> = (1..)
@@ -139,9 +132,123 @@ proptest! {
         told.sort_by_key(|(standing, _)| standing.place);
         let in_order: Vec<_> = told.iter().map(|(_, one)| *one).collect();
         let starts: Vec<_> =
-            told.iter().map(|(standing, _)| standing.estimate.map(|at| (at.0 / 1000) as usize)).collect();
+            told.iter().map(|(standing, _)| standing.estimate.map(|start| seconds(start) as usize)).collect();
         prop_assert_eq!(starts, plainly(&running, &in_order, &quotas));
     }
+}
+
+/// All say how long they take.
+fn said(shapes: impl Strategy<Value = Vec<Shape>>) -> impl Strategy<Value = Vec<Hopeful>> {
+    let said = |shapes: Vec<Shape>| shapes.into_iter().map(|shape| (shape.0, shape.1, shape.2, shape.3.or(Some(7))));
+    hopeful(shapes.prop_map(move |shapes| said(shapes).collect()))
+}
+
+proptest! {
+    #[test]
+    fn whoever_is_too_far_behind_is_told_when_it_starts_in_order(
+        running in said(running()),
+        waiting in said(prop_oneof![shapes(50..51, 12), few_shapes()].boxed()),
+        quotas in quotas(),
+        looks in 0..400_usize,
+    ) {
+        let live: Vec<Live> = (100..).zip(&running).map(|(number, one)| hopeful_live(number, *one)).collect();
+        let queue: Queue = (1..).zip(&waiting).map(|(number, one)| hopeful_run(number, *one)).collect();
+        let shares = Shares::new(Duration::from_secs(3600));
+        let told = |quotas: &Quotas, looks| {
+            let seen = snapshot(live.clone(), &queue, &shares, quotas);
+            let outlook = outlook::within(&seen, &[], usize::MAX, |_| looks);
+            let mut told: Vec<_> = (1..)
+                .zip(&waiting)
+                .map(|(number, (shape, _))| (outlook.of(&key_in(shape.0, number)).unwrap().clone(), shape.0))
+                .collect();
+            told.sort_by_key(|(standing, _)| standing.place);
+            told.into_iter().map(|(standing, workspace)| (standing.estimate, workspace)).collect::<Vec<_>>()
+        };
+        let at = |start: Option<outlook::Start>| start.map(outlook::Start::at);
+        let is_about = |start: &Option<outlook::Start>| matches!(start, Some(outlook::Start::About(_)));
+        // Nobody waits for a quota alone: a gap is never later than the place behind all others.
+        let (all, some) = (told(&Quotas::new(), usize::MAX), told(&Quotas::new(), looks));
+        let mut before = None;
+        for ((start, _), (exact, _)) in some.iter().zip(&all) {
+            prop_assert!(start.is_some() && !is_about(exact));
+            if is_about(start) {
+                prop_assert!(at(*start) >= at(*exact), "{start:?} {exact:?}");
+                prop_assert!(at(*start) >= before, "{some:?}");
+            } else {
+                prop_assert_eq!(start, exact);
+            }
+            before = before.max(at(*start));
+        }
+        // With quotas: those are told that are with many looks, and those of a workspace one after the other.
+        let (all, some) = (told(&quotas, usize::MAX), told(&quotas, looks));
+        for (place, ((start, workspace), (exact, _))) in some.iter().zip(&all).enumerate() {
+            prop_assert_eq!(start.is_some(), exact.is_some(), "{:?} {:?}", some, all);
+            let is_before = |(other, of): &&(Option<outlook::Start>, usize)| of == workspace && is_about(other);
+            let before = some[..place].iter().filter(is_before).filter_map(|(other, _)| at(*other)).max();
+            prop_assert!(!is_about(start) || at(*start) >= before, "{some:?}");
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_a_quota_alone_makes_nobody_later_who_is_told_in_order() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), quota_of_one_run());
+    // The first workspace may have one at a time, which takes ten seconds; the second has the rest of the machine.
+    let own = (1..=5).map(|number| run_of(number, (0, 50, 1, Some(10))));
+    let waits: Queue = own.chain((6..=10).map(|number| run_of(number, (1, 50, 7, Some(3))))).collect();
+    let outlook = outlook::within(&snapshot(vec![], &waits, &shares, &quotas), &[], usize::MAX, |_| 1);
+    let starts = |workspace, numbers: std::ops::RangeInclusive<u64>| -> Vec<_> {
+        numbers.map(|number| outlook.of(&key_in(workspace, number)).unwrap().estimate.unwrap()).collect()
+    };
+    let about = |second: u64| outlook::Start::About(Timestamp(second * 1000));
+    assert_eq!(starts(0, 1..=5), [5, 15, 25, 35, 45].map(about));
+    assert_eq!(starts(1, 6..=10), [5, 8, 11, 14, 17].map(about));
+}
+
+#[test]
+fn who_was_looked_for_and_waits_for_a_quota_alone_comes_before_those_that_are_told_in_order() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), quota_of_one_run());
+    let own = (1..=3).map(|number| run_of(number, (0, 60, 7, Some(10))));
+    let waits: Queue = own.chain((4..=5).map(|number| run_of(number, (1, 50, 7, Some(3))))).collect();
+    let told = |looks: usize| {
+        let outlook = outlook::within(&snapshot(vec![], &waits, &shares, &quotas), &[], usize::MAX, |_| looks);
+        let of = |number: u64| outlook.of(&key_in(usize::from(number > 3), number)).unwrap().estimate.unwrap();
+        [1, 2, 3, 4, 5].map(of)
+    };
+    let by = |start: &&outlook::Start| matches!(start, outlook::Start::By(_));
+    let starts = (1..1000).map(told).find(|starts| starts.iter().filter(by).count() == 3).unwrap();
+    assert_eq!(starts.map(|start| start.at().0 / 1000), [5, 15, 25, 35, 38]);
+}
+
+#[test]
+fn nobody_is_told_a_start_behind_one_of_whom_nobody_knows_by_what_is_only_expected() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    // Memory for ever, and cores until second 15 if all goes as expected.
+    let memory = (1 << 40) - 10;
+    let mut holder = live_of(100, (1, 50, 1, None));
+    holder.amount.memory = memory;
+    let hopeful = Live { expected_duration: Some(Duration::from_secs(14)), ..live_of(101, (1, 50, 6, None)) };
+    let (place, mut first) = run_of(1, (0, 50, 1, Some(1)));
+    first.amount.memory = memory;
+    let waits = queue([(place, first), run_of(2, (0, 50, 3, Some(1)))]);
+    assert_eq!(estimates(&snapshot(vec![holder, hopeful], &waits, &shares, &quotas), [1, 2]), [None, None]);
+}
+
+fn quota_of_one_run() -> Quotas {
+    [("a".parse().unwrap(), Quota { running: Some(1), ..Quota::default() })].into()
+}
+
+fn hopeful_live(number: u64, one: Hopeful) -> Live {
+    Live {
+        max_duration: stopped(one).map(Duration::from_secs),
+        expected_duration: one.0.3.map(Duration::from_secs),
+        ..live_of(number, one.0)
+    }
+}
+
+fn hopeful_run(number: u64, one: Hopeful) -> (Place, Waiting) {
+    let (place, run) = run_of(number, one.0);
+    (place, Waiting { lasts: stopped(one).map(Duration::from_secs), ..run })
 }
 
 #[test]
@@ -165,7 +272,7 @@ fn all_of_a_long_queue_are_told_when_they_start() {
     let mut free = [START as u64; 2];
     for number in 1..=LONG {
         free.sort_unstable();
-        let start = outlook.of(&key_in(0, number)).unwrap().estimate.map(|at| at.0 / 1000);
+        let start = outlook.of(&key_in(0, number)).unwrap().estimate.map(seconds);
         assert_eq!(start, Some(free[0]), "{number}");
         free[0] += 5 + number % 3;
     }
@@ -183,8 +290,7 @@ fn starts_are_foreseen_where_it_is_known_how_long_things_take() {
     let snapshot = snapshot(vec![live_of(100, (1, 50, 6, Some(14)))], &queue, &shares, &quotas);
     let planned = plan(&snapshot);
     let outlook = outlook::outlook(&snapshot, &planned.held_up, usize::MAX);
-    let estimates: Vec<_> =
-        [1, 2, 3, 4].map(|n| outlook.of(&key_in(0, n)).unwrap().estimate.map(|at| at.0 / 1000)).into();
+    let estimates: Vec<_> = [1, 2, 3, 4].map(|n| outlook.of(&key_in(0, n)).unwrap().estimate.map(seconds)).into();
     // The running one began at second 1; it is second 5 now.
     assert_eq!(estimates, [Some(15), Some(25), Some(5), None]);
     assert_eq!(outlook.free, Amount { cpu: 2000, memory: (1 << 40) - 1, gpu: 0 });
@@ -196,7 +302,7 @@ fn starts_are_foreseen_where_it_is_known_how_long_things_take() {
 /// When so many runs are said to start, in seconds.
 fn estimates<const N: usize>(snapshot: &Snapshot<'_>, runs: [u64; N]) -> [Option<u64>; N] {
     let outlook = outlook::outlook(snapshot, &plan(snapshot).held_up, usize::MAX);
-    runs.map(|number| outlook.of(&key_in(0, number)).unwrap().estimate.map(|at| at.0 / 1000))
+    runs.map(|number| outlook.of(&key_in(0, number)).unwrap().estimate.map(seconds))
 }
 
 #[test]
