@@ -220,20 +220,6 @@ fn who_was_looked_for_and_waits_for_a_quota_alone_comes_before_those_that_are_to
     assert_eq!(starts.map(|start| start.at().0 / 1000), [5, 15, 25, 35, 38]);
 }
 
-#[test]
-fn nobody_is_told_a_start_behind_one_of_whom_nobody_knows_by_what_is_only_expected() {
-    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
-    // Memory for ever, and cores until second 15 if all goes as expected.
-    let memory = (1 << 40) - 10;
-    let mut holder = live_of(100, (1, 50, 1, None));
-    holder.amount.memory = memory;
-    let hopeful = Live { expected_duration: Some(Duration::from_secs(14)), ..live_of(101, (1, 50, 6, None)) };
-    let (place, mut first) = run_of(1, (0, 50, 1, Some(1)));
-    first.amount.memory = memory;
-    let waits = queue([(place, first), run_of(2, (0, 50, 3, Some(1)))]);
-    assert_eq!(estimates(&snapshot(vec![holder, hopeful], &waits, &shares, &quotas), [1, 2]), [None, None]);
-}
-
 fn quota_of_one_run() -> Quotas {
     [("a".parse().unwrap(), Quota { running: Some(1), ..Quota::default() })].into()
 }
