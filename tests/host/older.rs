@@ -234,7 +234,7 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     assert_eq!(instance.wait_end("ends", 1)["state"], "succeeded");
     assert!(instance.log("ends", "main-0").contains("over"));
     assert!(follower.hear().ends_with("over"));
-    follower.end();
+    follower.kill();
     drop(open);
     wait_for("its model", || instance.mount().join("models/ends/1/m").exists().then_some(()));
     instance.ok(&["stop", "stopped"]);
