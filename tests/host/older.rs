@@ -197,7 +197,10 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     wait_for("the older program's word", || match instance.state("ends").as_str() {
         "" => None,
         // That one knows the bound as well.
-        "invalid" => Some(instance.drop_job("ends", &format!("command = \"{waits}\"\n{resources}"))),
+        "invalid" => {
+            instance.drop_job("ends", &format!("command = \"{waits}\"\n{resources}"));
+            Some(())
+        }
         _ => Some(()),
     });
     instance.drop_job("stopped", &format!("command = \"echo begun; sleep infinity\"\n{resources}"));
@@ -231,7 +234,7 @@ fn tasks_of_an_older_program_go_on_under_this_one() {
     assert_eq!(instance.wait_end("ends", 1)["state"], "succeeded");
     assert!(instance.log("ends", "main-0").contains("over"));
     assert!(follower.hear().ends_with("over"));
-    follower.end();
+    follower.kill();
     drop(open);
     wait_for("its model", || instance.mount().join("models/ends/1/m").exists().then_some(()));
     instance.ok(&["stop", "stopped"]);

@@ -80,7 +80,13 @@ impl Peer {
         line.trim_end().to_owned()
     }
 
-    pub(super) fn end(mut self) {
+    /// One that would go on for ever.
+    pub(super) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn end(mut self) {
         drop(self.asked);
         self.child.wait().unwrap();
     }
@@ -239,8 +245,7 @@ fn what_is_open_in_the_mount_goes_on_over_an_upgrade() {
     assert_eq!((removed.metadata().unwrap().len(), removed.metadata().unwrap().nlink()), (4, 0));
     maps.end();
     shell.end();
-    follower.child.kill().unwrap();
-    follower.child.wait().unwrap();
+    follower.kill();
     fs::write(instance.run_dir("talks", 1).join("output/3"), "").unwrap();
     drop((written, appended, removed, frozen, locked));
     instance.shutdown();
