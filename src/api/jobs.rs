@@ -269,7 +269,7 @@ fn waits_for_file(refusal: &Refusal) -> bool {
 }
 
 /// What stands before one of the `~` and has a file; each name may have some of its own.
-fn name_of_sweep<'n>(directory: &Path, job: &'n str) -> &'n str {
+pub(super) fn name_of_sweep<'n>(directory: &Path, job: &'n str) -> &'n str {
     let begins = job.match_indices('~').filter_map(|(end, _)| job.get(..end));
     let mut with_file = begins.filter(|name| directory.join(format!("{name}.toml")).exists());
     with_file.next_back().unwrap_or(job)

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::class_of;
 use super::error::ApiError;
+use super::jobs;
 use super::server::{Context, blocking};
 use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
@@ -82,7 +83,7 @@ pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, caller: &Calle
 /// to remove it themselves: the kernel alone weighs these.
 fn file_that_may_go(paths: &Paths, key: &JobKey, uid: u32) -> Option<JobKey> {
     let directory = paths.job_files(&key.workspace);
-    let sweep = key.job.as_str().split_once('~').and_then(|(sweep, _)| sweep.parse().ok());
+    let sweep = jobs::name_of_sweep(&directory, key.job.as_str()).parse().ok();
     let sweep = sweep.map(|sweep| JobKey::new(key.workspace.clone(), sweep));
     let (file, found) = [Some(key.clone()), sweep].into_iter().flatten().find_map(|file| {
         let found = fs::symlink_metadata(directory.join(format!("{}.toml", file.job))).ok()?;
@@ -145,7 +146,7 @@ mod tests {
         let lab = paths.jobs_d().join("lab");
         fs::create_dir_all(&lab).unwrap();
         let (ann, bob) = (4_000_001, 4_000_002);
-        for name in ["anns.toml", "sw.toml"] {
+        for name in ["anns.toml", "sw.toml", "sw~x.toml"] {
             fs::write(lab.join(name), "").unwrap();
             chown(lab.join(name), Some(ann), Some(ann)).unwrap();
         }
@@ -159,6 +160,7 @@ mod tests {
         mode(0o777);
         assert_eq!([may("anns", ann), may("anns", bob), may("none", bob)], [some("anns"), some("anns"), None]);
         assert_eq!([may("sw~1", bob), may("anns~1", bob), may("none~1", bob)], [some("sw"), some("anns"), None]);
+        assert_eq!(may("sw~x~1", bob), some("sw~x"));
         mode(0o1777);
         assert_eq!([may("anns", ann), may("anns", bob), may("sw~1", bob)], [some("anns"), None, None]);
         mode(0o776);
