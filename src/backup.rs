@@ -63,6 +63,11 @@ pub enum BackupError {
          --replace`); or move the file away to begin anew, when all job files are taken in as new jobs"
     )]
     Emptied { path: PathBuf },
+    #[error(
+        "{path} is missing, and runs have left something on this disk: the state was lost, and there is nothing to back up. Restore a \
+         backup (`trainyard restore FILE --replace`); or start the daemon, which goes on from what is on the disk, and back up then"
+    )]
+    Lost { path: PathBuf },
     #[error("{path} is a link that leads to nothing: is the disk mounted where the state is?")]
     Astray { path: PathBuf },
     #[error(
@@ -149,21 +154,8 @@ pub fn finish(paths: &Paths) -> Result<(), BackupError> {
 /// Makes the store where there is none though runs have left something, since the state was lost: their numbers are not given again.
 /// For the start of the daemon, which holds the lock. Says of how many jobs something is there.
 pub fn begin_anew(paths: &Paths, now: Timestamp) -> Result<usize, BackupError> {
+    let Some(left) = lost(paths)? else { return Ok(0) };
     let file = paths.store_file();
-    let is_there = match file.metadata() {
-        Ok(found) if found.len() > 0 => return Ok(0),
-        Ok(_) => true,
-        Err(_) if file.is_symlink() => return Err(BackupError::Astray { path: file }),
-        Err(_) => false,
-    };
-    let left = left::left_in(paths, &Batch::default())
-        .map_err(failed("look at what runs have left in", &paths.workspaces()))?;
-    if left.is_empty() {
-        return Ok(0);
-    }
-    if is_there {
-        return Err(BackupError::Emptied { path: file });
-    }
     // Whole or not there, whenever this is killed.
     let draft = file.with_extension("draft");
     remove_if_there(&draft).map_err(failed("remove", &draft))?;
@@ -174,10 +166,30 @@ pub fn begin_anew(paths: &Paths, now: Timestamp) -> Result<usize, BackupError> {
     Ok(left.jobs.len())
 }
 
+/// What runs have left where there is no state of them.
+fn lost(paths: &Paths) -> Result<Option<restored::Left>, BackupError> {
+    let file = paths.store_file();
+    let is_there = match file.metadata() {
+        Ok(found) if found.len() > 0 => return Ok(None),
+        Ok(_) => true,
+        Err(_) if file.is_symlink() => return Err(BackupError::Astray { path: file }),
+        Err(_) => false,
+    };
+    let left = left::left_in(paths, &Batch::default())
+        .map_err(failed("look at what runs have left in", &paths.workspaces()))?;
+    match left.is_empty() {
+        true => Ok(None),
+        false if is_there => Err(BackupError::Emptied { path: file }),
+        false => Ok(Some(left)),
+    }
+}
+
 /// Copies the state of an installation whose daemon does not run.
 pub fn copy_state(paths: &Paths, _: &Offline, out: &mut dyn Write) -> Result<(), BackupError> {
-    // Else an empty store would be made, and the next start would take that for the state.
-    begin_anew(paths, crate::sys::now())?;
+    // Else an empty store would be made, and taken for the state by the next start and by whoever restores the backup.
+    if lost(paths)?.is_some() {
+        return Err(BackupError::Lost { path: paths.store_file() });
+    }
     Ok(RedbStore::open(&paths.store_file())?.reader().copy(out)?)
 }
 

@@ -117,8 +117,12 @@ fn where_the_state_was_lost_runs_go_on_counting_and_nothing_that_is_there_is_mix
     let refused = instance.cli(&["daemon"]);
     assert!(String::from_utf8_lossy(&refused.stderr).contains("a link that leads to nothing"), "{refused:?}");
     fs::remove_file(&state).unwrap();
-    // A backup makes no empty state that the next start would go on with.
-    instance.ok(&["backup", &instance.root().join("b.tar.zst").display().to_string()]);
+    // There is nothing to back up, and no empty state is made that the next start would go on with.
+    let backup = instance.root().join("b.tar.zst");
+    let refused = instance.cli(&["backup", &backup.display().to_string()]);
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && told.contains("there is nothing to back up"), "{told}");
+    assert!(!backup.exists() && !state.exists());
     instance.restart_daemon();
     assert_eq!(instance.wait_end("a", 2)["state"], "succeeded");
     assert_eq!(instance.wait_end("b", 2)["state"], "failed");
