@@ -51,13 +51,14 @@ use std::path::Path;
 use self::error::ApiError;
 use crate::config::Paths;
 use crate::ids::WorkspaceName;
+use crate::sys::file::class_mode;
 
 /// Whether a user may write in the directory of a workspace's job files.
 fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
     let own = jobs_d.join(workspace);
     let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
-    let Ok(metadata) = std::fs::metadata(directory) else { return false };
-    metadata.mode() >> class_of(&metadata, uid) & 0o2 != 0
+    let may = |directory: &Path, wanted: u32| rights_to(directory, uid).is_some_and(|rights| rights & wanted == wanted);
+    may(directory, 0o3) && (directory == jobs_d || may(jobs_d, 0o1))
 }
 
 /// Refuses a workspace that there is not. Blocks.
@@ -70,11 +71,14 @@ fn check_there(paths: &Paths, workspace: &WorkspaceName) -> Result<(), ApiError>
     }
 }
 
-/// Where in the mode of a directory the rights of a user begin: as the kernel decides it, by one class alone.
-fn class_of(directory: &std::fs::Metadata, uid: u32) -> u32 {
-    match directory.uid() == uid {
+/// The rights of a user to a directory (`rwx` as 4, 2 and 1), as the kernel decides it: by one class alone. Whom an access list names
+/// beside its owner and its group is left to the kernel. `None` where there is no directory.
+fn rights_to(directory: &Path, uid: u32) -> Option<u32> {
+    let found = std::fs::symlink_metadata(directory).ok().filter(std::fs::Metadata::is_dir)?;
+    let class = match found.uid() == uid {
         true => 6,
-        false if crate::sys::process::groups_of(uid).contains(&directory.gid()) => 3,
+        false if crate::sys::process::groups_of(uid).contains(&found.gid()) => 3,
         false => 0,
-    }
+    };
+    Some(class_mode(directory, &found).ok()? >> class & 0o7)
 }

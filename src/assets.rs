@@ -33,7 +33,7 @@ use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AssetName, WorkspaceName};
-use crate::sys::file::{create_dir, optional};
+use crate::sys::file::{class_mode, create_dir, optional};
 use crate::sys::rooted::open_resolved;
 
 /// The version that is being made.
@@ -96,9 +96,9 @@ pub fn make_home(workspace: &Path, job_files: &Path) -> io::Result<()> {
         }
         Err(error) => return Err(error),
     };
-    let ids = (like.uid(), like.gid());
-    make_parts(workspace, like.mode() & 0o7777, ids)?;
-    fit(&Shelf::open(workspace)?.directory(Path::new("."))?, home_mode(like.mode()), ids)
+    let (ids, mode) = ((like.uid(), like.gid()), class_mode(job_files, &like)?);
+    make_parts(workspace, mode & 0o7777, ids)?;
+    fit(&Shelf::open(workspace)?.directory(Path::new("."))?, home_mode(mode), ids)
 }
 
 /// Of a workspace, by that of its job files: to look and to go there. What lies in it is the daemon's to make.

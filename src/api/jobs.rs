@@ -161,6 +161,8 @@ async fn look(
         Err(ApiError::Refused(Refusal::Unknown(_))) if caller.uid != 0 => {
             look(sight::of_job(context, caller, &key).await?).await
         }
+        // The run is of a file that was another one's.
+        Ok(detail) if detail.sight != Sight::Own => look(sight::of_job(context, caller, &key).await?).await,
         shown => shown,
     }
 }
@@ -178,7 +180,8 @@ pub(super) async fn show_with(
     if detail.sight >= least {
         return Ok(detail);
     }
-    let whose = Whose::of(Some(detail.report.owner));
+    let asked = detail.runs.iter().rfind(|known| run.is_none_or(|number| known.number == number));
+    let whose = Whose::of(Some(asked.map_or(detail.report.owner, |run| run.source.owner.uid)));
     Err(sight::named(Refusal::NotYours { key, whose, kept }).await.into())
 }
 

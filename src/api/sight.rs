@@ -1,15 +1,15 @@
 //! What the file system leaves to somebody of jobs that are not theirs: looked at here, for each request anew, and decided upon by
 //! the reconciler, which touches no disk. Nothing is looked at for root.
 
-use std::fs::{self, Metadata};
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::io::Errno;
 
-use super::class_of;
 use super::error::ApiError;
 use super::jobs;
+use super::rights_to;
 use super::server::{Context, blocking};
 use crate::config::Paths;
 use crate::ids::{JobKey, WorkspaceName};
@@ -74,9 +74,9 @@ pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, caller: &Calle
     if !caller.reaches(workspace.as_str()) {
         return false;
     }
-    let directory = |path: &Path| fs::symlink_metadata(path).ok().filter(Metadata::is_dir);
-    let rights = directory(&paths.job_files(workspace)).or_else(|| directory(&paths.workspace(workspace)));
-    rights.is_some_and(|rights| caller.uid == 0 || rights.mode() >> class_of(&rights, caller.uid) & 0o1 != 0)
+    let rights = |path: &Path| rights_to(path, caller.uid);
+    let rights = rights(&paths.job_files(workspace)).or_else(|| rights(&paths.workspace(workspace)));
+    rights.is_some_and(|rights| caller.uid == 0 || rights & 0o1 != 0)
 }
 
 /// The job, or the sweep that makes it, if its file is there and the user may remove it. Where an access list grants that, they have
@@ -92,7 +92,8 @@ fn file_that_may_go(paths: &Paths, key: &JobKey, uid: u32) -> Option<JobKey> {
     let above = fs::metadata(&directory).ok()?;
     let is_sticky = above.mode() & 0o1000 != 0;
     let is_kept = is_sticky && ![found.uid(), above.uid()].contains(&uid);
-    let may_write = above.mode() >> class_of(&above, uid) & 0o3 == 0o3;
+    let may = |directory: &Path, wanted: u32| rights_to(directory, uid).is_some_and(|rights| rights & wanted == wanted);
+    let may_write = may(&directory, 0o3) && may(&paths.jobs_d(), 0o1);
     (may_write && !is_kept && !has_access_list(&directory)).then_some(file)
 }
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use schemars::JsonSchema;
@@ -168,6 +167,6 @@ async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, Api
 
 /// Whether the caller may know what is in a directory that they can reach.
 fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
-    let metadata = std::fs::metadata(directory)?;
-    Ok(uid == 0 || metadata.mode() >> super::class_of(&metadata, uid) & 0o4 != 0)
+    std::fs::metadata(directory)?;
+    Ok(uid == 0 || super::rights_to(directory, uid).is_some_and(|rights| rights & 0o4 != 0))
 }

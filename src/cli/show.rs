@@ -71,7 +71,7 @@ pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
                  `trainyard status {key}` tells how it is"
             )
         }
-        None => bail!("job {key} has never had a valid file: {}", view.report.reason),
+        None => bail!("job {key} has no valid file: {}", view.report.reason),
     }
 }
 

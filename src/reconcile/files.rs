@@ -1,6 +1,6 @@
 //! What job files do to jobs, and what state a job is in.
 
-use super::world::{Job, Run};
+use super::world::Job;
 use super::{Reconciler, Work};
 use crate::ids::JobKey;
 use crate::intake::Arrival;
@@ -84,6 +84,7 @@ impl<S: Store> Reconciler<S> {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let Some(run) = job.open_run_mut() else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: why.to_string() }, at: now });
+        run.record.refused_at_last = true;
         let (preparation, is_first) = (run.preparation.take(), run.record.number == 1);
         if is_first {
             (job.record.source, job.spec) = (None, None);
@@ -176,8 +177,8 @@ impl<S: Store> Reconciler<S> {
                 false => state_without_run(job),
             };
         };
-        if let Some(why) = refused_at_last(job, run) {
-            return (State::Invalid, why);
+        if let Some(why) = job.record.invalid.first().filter(|_| run.record.refused_at_last) {
+            return (State::Invalid, why.to_string());
         }
         if let Some(end) = &run.record.ended {
             let state = match end.verdict {
@@ -279,13 +280,6 @@ impl<S: Store> Reconciler<S> {
             attempt.failed_gpus.iter().map(|uuid| format!(", {} has failed", self.name_of(uuid))).collect();
         format!("{late}{idle}{failed}")
     }
-}
-
-/// Why its file is refused, and the run that had begun of it.
-fn refused_at_last(job: &Job, run: &Run) -> Option<String> {
-    let why = job.record.invalid.first()?.to_string();
-    let end = run.record.ended.as_ref().filter(|_| run.record.attempts.is_empty())?;
-    (end.verdict == Verdict::Failed { reason: why.clone() }).then_some(why)
 }
 
 fn state_without_run(job: &Job) -> (State, String) {

@@ -330,7 +330,7 @@ impl<S: Store> Reconciler<S> {
         let source = job.record.source.as_ref().filter(|_| sight == Sight::Own);
         let text = source.map(|source| source.text.clone());
         let run = runs.iter().rfind(|run| asked.is_none_or(|number| run.number == number));
-        let sight = run.map_or(sight, |run| caller.sight_of_run(sight, run.source.owner));
+        let sight = run.map_or(sight, |run| caller.sight_of_run(run.source.owner));
         let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
         Ok(JobDetail { report, sight, is_open, gpus, events, runs, text })
     }

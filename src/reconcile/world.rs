@@ -154,7 +154,9 @@ impl Job {
         let (source, spec) = (self.record.source.as_ref()?, self.spec.as_ref()?);
         let is_wanted = self.record.file_present && self.desired() != DesiredState::Stopped;
         let may = is_wanted && self.refused.is_none() && self.open_run().is_none();
-        let begins_by_itself = self.run.as_ref().is_none_or(was_stopped_by_file) && !self.is_not_begun(source);
+        let is_accepted_now = |run: &Run| run.record.refused_at_last && self.record.invalid.is_empty();
+        let begins = |run: &Run| was_stopped_by_file(run) || is_accepted_now(run);
+        let begins_by_itself = self.run.as_ref().is_none_or(begins) && !self.is_not_begun(source);
         (may && (self.is_due() || begins_by_itself)).then(|| (source.clone(), spec.clone()))
     }
 

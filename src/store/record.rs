@@ -193,6 +193,9 @@ pub struct RunRecord {
     /// It wants cards and was begun while it was not known which there are: it is looked at once more when they are.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cards_unknown: bool,
+    /// When they were, its file was refused: it has never been a run for anybody, but for its number.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub refused_at_last: bool,
     pub attempts: Vec<AttemptRecord>,
     /// Set once, at the end.
     pub ended: Option<RunEnd>,
@@ -213,6 +216,7 @@ impl RunRecord {
             stop_how: StopHow::default(),
             extended_ms: 0,
             cards_unknown: false,
+            refused_at_last: false,
             attempts: Vec::new(),
             ended: None,
         }

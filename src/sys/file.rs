@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, OsStr};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -390,6 +390,28 @@ pub fn sync_file_system(path: &Path) -> io::Result<()> {
     Ok(nix::unistd::syncfs(File::open(path)?)?)
 }
 
+/// The mode of what is at `path`, with the rights of its group as they are: where there is an access list, the mode has the most that
+/// the list gives to anybody who is named in it in their place.
+pub fn class_mode(path: &Path, found: &Metadata) -> io::Result<u32> {
+    let mut list = vec![0; ACCESS_LIST_MAX];
+    let length = match rustix::fs::getxattr(path, c"system.posix_acl_access", list.as_mut_slice()) {
+        Ok(length) => length,
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(found.mode()),
+        Err(errno) => return Err(errno.into()),
+    };
+    // A version, and then entries of a tag, rights and an id.
+    let entries = list.get(4..length).unwrap_or_default().chunks_exact(8);
+    let rights_of = |wanted: u8| entries.clone().find(|entry| entry.starts_with(&[wanted, 0])).map(|entry| entry[2]);
+    let (own, most) = (rights_of(OWN_GROUP).unwrap_or(0), rights_of(MASK).unwrap_or(0o7));
+    Ok(found.mode() & !0o070 | u32::from(own & most & 0o7) << 3)
+}
+
+/// The kernel's limit of an attribute, bytes.
+const ACCESS_LIST_MAX: usize = 64 << 10;
+/// Tags of an access list's entries.
+const OWN_GROUP: u8 = 0x04;
+const MASK: u8 = 0x10;
+
 /// Whether an overlay's layer hides what lower layers have in this directory.
 pub fn is_opaque(directory: &Path) -> io::Result<bool> {
     let mut value = [0; 8];
@@ -581,7 +603,7 @@ fn fsetxattr_if_any(target: impl AsFd, name: &[u8], value: &[u8]) -> io::Result<
     }
 }
 
-fn keep_rights(of: &fs::Metadata, on: &Path) -> io::Result<()> {
+fn keep_rights(of: &Metadata, on: &Path) -> io::Result<()> {
     chown(on, Some(of.uid()), Some(of.gid()))?;
     fs::set_permissions(on, fs::Permissions::from_mode(of.mode() & 0o777))
 }

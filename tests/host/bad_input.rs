@@ -54,8 +54,8 @@ fn every_bad_file_is_told_in_its_place_and_other_jobs_go_on() {
     // Nothing will come of it until its file is another one: that is told, and not waited for.
     for (words, told) in [
         (&["logs", "-f", "counts"][..], "counts is invalid, so there is nothing to follow"),
-        (&["stop", "counts"], "has never had a valid file"),
-        (&["extend", "counts", "1h"], "has never had a valid file"),
+        (&["stop", "counts"], "has no valid file"),
+        (&["extend", "counts", "1h"], "has no valid file"),
         (&["extend", "counts", "0s"], "by more than nothing"),
     ] {
         let refused = instance.cli(words);

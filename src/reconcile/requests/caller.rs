@@ -4,7 +4,8 @@
 //! |---|---|---|---|
 //! | states, events | yes | yes | there is no such job |
 //! | logs, figures | yes | with the group of the run, as the mount has it | no |
-//! | the text of its file, commands in its tasks | yes | no | no |
+//! | the text of its file | yes | no | no |
+//! | commands in its tasks | of runs of their own file | no | no |
 //! | stop, rerun, remove, … | yes | where they may remove its file | no |
 //!
 //! Root has all of it, a token what its user has in the workspaces that it reaches. What the file system lets somebody do is looked
@@ -98,13 +99,10 @@ impl Caller {
         }
     }
 
-    /// Of one of its runs, which may have been another one's, by the file as it was then.
-    pub(super) fn sight_of_run(&self, job: Sight, owner: Owner) -> Sight {
-        match job {
-            Sight::Own => Sight::Own,
-            _ if self.is(Some(owner)) => Sight::Shared,
-            _ => self.of_group(Some(owner)),
-        }
+    /// Of one of its runs, of a job that they see: whose file it was then, it goes on to belong to, whoever has put another one in
+    /// its place.
+    pub(super) fn sight_of_run(&self, owner: Owner) -> Sight {
+        if self.is(Some(owner)) { Sight::Own } else { self.of_group(Some(owner)) }
     }
 
     fn of_group(&self, owner: Option<Owner>) -> Sight {

@@ -97,7 +97,7 @@ pub enum Refusal {
     NoFile { key: JobKey },
     #[error("job {key} has state = \"stopped\" in its file; change that instead")]
     StoppedByFile { key: JobKey },
-    #[error("job {key} has never had a valid file: {problem}")]
+    #[error("job {key} has no valid file: {problem}")]
     NeverValid { key: JobKey, problem: String },
     #[error("job {key}: {problem}")]
     RefusedNow { key: JobKey, problem: String },

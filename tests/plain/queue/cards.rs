@@ -137,9 +137,23 @@ fn what_came_before_the_cards_were_known_is_judged_once_when_they_are() {
     daemon.now += 1;
     daemon.cards(idle(1, 1003));
     assert_eq!(daemon.states(["a/two", "a/later", "a/much"]), [State::Waiting, State::Waiting, State::Invalid]);
+    // With more cards after a restart it is told of these, and what they are enough for runs.
+    daemon.now += 1;
+    daemon.cards(idle(3, 1004));
+    daemon.restart();
+    let again = [accepted("a/much", &gpus(3)), accepted("a/share", "resources = { cpu = 1, gpu_memory = \"81GiB\" }")];
+    daemon.files(again.into());
+    let share = daemon.report("a/share");
+    assert!(share.state == State::Invalid && share.reason.contains("has 3 ×"), "{share:?}");
+    assert_eq!(daemon.told("a/much", "the job file is valid again"), 1);
+    assert!(
+        daemon.report("a/much").run == 2 && daemon.state("a/much") != State::Failed,
+        "{:?}",
+        daemon.report("a/much")
+    );
     // A file that is put right runs.
-    daemon.file("a/much", "resources.cpu = 1");
-    assert_eq!(daemon.state("a/much"), State::Running);
+    daemon.file("a/share", "resources.cpu = 1");
+    assert_eq!(daemon.state("a/share"), State::Running);
 }
 
 #[test]
