@@ -178,31 +178,36 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     }
     let path = paths.workspaces();
     assets::make_shared(&path).map_err(|source| DaemonError::Directory { path, source })?;
-    clear_models(paths);
+    clear_removed(paths);
     let path = paths.mount_point();
     create_mount_point(&path).map_err(|source| DaemonError::Directory { path, source })
 }
 
-/// What of models was being removed when the daemon was killed goes, whatever else the daemon does: they may be large.
-fn clear_models(paths: &Paths) {
+/// What of models and datasets was being removed when the daemon was killed goes, whatever else the daemon does: they may be large.
+fn clear_removed(paths: &Paths) {
     let workspaces = paths.workspaces();
     let clear = move || {
         let shelf = assets::Shelf::open(&workspaces);
         let homes = shelf.and_then(|shelf| Ok((shelf.names(Path::new(""))?, shelf)));
-        let Ok((names, shelf)) = homes.inspect_err(|error| tracing::warn!(%error, "{MODELS_LEFT}")) else { return };
+        let Ok((names, shelf)) = homes.inspect_err(|error| tracing::warn!(%error, "{REMOVED_LEFT}")) else { return };
         let own = names.iter().filter(|name| !assets::SHARED.contains(&name.as_str()));
         for name in own.filter(|name| workspaces.join(name).join("models").is_dir()) {
             if let Err(error) = assets::models::clear_all(&shelf, name) {
-                tracing::warn!(workspace = %name, %error, "{MODELS_LEFT}");
+                tracing::warn!(workspace = %name, %error, "{REMOVED_LEFT}");
+            }
+        }
+        for name in names.iter().filter(|name| workspaces.join(name).join("datasets").is_dir()) {
+            if let Err(error) = assets::removal::clear_all(&shelf, name) {
+                tracing::warn!(workspace = %name, %error, "{REMOVED_LEFT}");
             }
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("models".to_owned()).spawn(clear) {
-        tracing::warn!(%error, "{MODELS_LEFT}");
+    if let Err(error) = std::thread::Builder::new().name("removals".to_owned()).spawn(clear) {
+        tracing::warn!(%error, "{REMOVED_LEFT}");
     }
 }
 
-const MODELS_LEFT: &str = "cannot remove what is left of models, the next start tries again";
+const REMOVED_LEFT: &str = "cannot remove what is left of models and datasets, the next start tries again";
 
 /// Those that have a directory for job files.
 fn workspaces(paths: &Paths) -> Vec<WorkspaceName> {

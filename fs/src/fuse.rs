@@ -371,7 +371,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
 
     fn rename(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         newparent: INodeNo,
@@ -379,7 +379,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let (name, newname) = (name.to_owned(), newname.to_owned());
+        let (name, newname, by) = (name.to_owned(), newname.to_owned(), req.uid());
         let homes = [self.ops.home(parent.0, Some(&name)), self.ops.home(newparent.0, Some(&newname))];
         let (served, gate, home) = (self.served.clone(), self.gate.clone(), Home::both(homes));
         let job = move || {
@@ -388,7 +388,7 @@ impl<T: Tree> Filesystem for Fuse<T> {
             served.ops.await_writers(from, to);
             let Some(_turn) = gate.enter() else { return };
             let _span = trace_span!("rename", parent = parent.0, ?name, ?newname).entered();
-            let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode));
+            let renamed = rename_mode(flags).and_then(|mode| served.ops.rename(from, to, mode, by));
             answer::empty(reply, renamed).give();
         };
         match self.crew.here(home) {

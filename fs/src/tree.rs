@@ -152,8 +152,8 @@ pub trait Tree: Send + Sync + 'static {
     }
 
     /// May refuse to give the entry `from` the name `to`, which the rules allow, by an error with an errno; or note that it
-    /// will have it. Called while no name below the root changes. An exchange asks both ways.
-    fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {
+    /// will have it. `by` is the user who renames. Called while no name below the root changes. An exchange asks both ways.
+    fn renaming(&self, _from: &RelPath, _to: &RelPath, _by: u32) -> io::Result<()> {
         Ok(())
     }
 
@@ -161,6 +161,11 @@ pub trait Tree: Send + Sync + 'static {
     /// rights there that it is not to take along.
     fn are_apart(&self, _one: &RelPath, _other: &RelPath) -> bool {
         false
+    }
+
+    /// Whether what is at `path` may go by a copy where it cannot go by its name (`EXDEV`); else nobody is led to begin one (`EPERM`).
+    fn may_be_copied(&self, _path: &RelPath) -> bool {
+        true
     }
 
     /// Whether what lies in `from` can be changed no more when it is called `to`.

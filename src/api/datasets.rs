@@ -18,7 +18,7 @@ impl From<RemoveError> for ApiError {
         use std::error::Error as _;
         match &error {
             RemoveError::NotYours { .. } => ApiError::Forbidden(error.to_string()),
-            RemoveError::Unknown { .. } => ApiError::NotFound(error.to_string()),
+            RemoveError::Unknown { .. } | RemoveError::Shared { .. } => ApiError::NotFound(error.to_string()),
             RemoveError::InUse { .. } | RemoveError::Pending { .. } => ApiError::Conflict(error.to_string()),
             RemoveError::Io { .. } => {
                 let why = error.source().map(|source| format!(": {source}")).unwrap_or_default();

@@ -27,7 +27,8 @@ use nix::sys::time::TimeSpec;
 use nix::unistd::{UnlinkatFlags, symlinkat, unlinkat};
 use shared::Shared;
 
-use super::manifest::{Entry, Kind, State, Writer, entry_of, failing, pending, state};
+use super::manifest::{Entry, Kind, State, Writer, by_line, entry_of, failing, pending, publisher, state};
+use super::removal::{finish, gone};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::sys::file::{copy_content, has_writer};
 use crate::sys::pause;
@@ -109,11 +110,11 @@ impl Freezer {
         let _ = self.asked.send(place);
     }
 
-    /// Freezes what is about to be called `version` of `HOME/datasets/NAME`.
-    pub fn begin(&self, shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+    /// Freezes what the user `by` is about to call `version` of `HOME/datasets/NAME`.
+    pub fn begin(&self, shelf: &Shelf, dataset: &Path, version: &OsStr, by: u32) -> io::Result<()> {
         let manifest = dataset.join(manifest_of(version));
         lock(&self.begun).insert(manifest.clone(), Stage::Named);
-        begin(shelf, dataset, version).inspect_err(|_| {
+        begin(shelf, dataset, version, by).inspect_err(|_| {
             lock(&self.begun).remove(&manifest);
         })
     }
@@ -248,12 +249,13 @@ fn datasets_at(shelf: &Shelf, place: &Path) -> io::Result<Vec<PathBuf>> {
     }
 }
 
-fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr) -> io::Result<()> {
+fn begin(shelf: &Shelf, dataset: &Path, version: &OsStr, by: u32) -> io::Result<()> {
     let (directory, frozen) = (shelf.directory(dataset)?, after_all(shelf, dataset)?);
     let name = manifest_of(version);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let mut file = File::from(openat(&directory, &name, flags, Mode::from_bits_truncate(0o644))?);
-    let written = file.write_all(pending(0, 0).as_bytes()).and_then(|()| file.set_modified(frozen));
+    let text = pending(0, 0) + &by_line(Some(by));
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.set_modified(frozen));
     let written = written.and_then(|()| file.sync_all());
     written.and_then(|()| directory.sync_all()).inspect_err(|_| {
         // The first error is the one to tell; what stays is taken away when it is settled.
@@ -298,7 +300,7 @@ fn settle(shelf: &Shelf, dataset: &Path, begun: &Begun, replaced: &TellReplaced)
         remove_own(shelf, dataset, &directory)?;
         let mut first_error = None;
         for version in shelf.versions(dataset)? {
-            let this = Version { shelf, dataset, directory: &directory, version: &version, replaced };
+            let this = Version { shelf, dataset, directory: &directory, version: &version, replaced, by: None };
             // One that cannot be published keeps no other from it.
             if let Err(error) = settle_version(&this, begun) {
                 first_error.get_or_insert(error);
@@ -331,6 +333,7 @@ fn settle_version(this: &Version<'_>, begun: &Begun) -> io::Result<()> {
         Err(error) => return Err(error),
     }
     lock(begun).insert(manifest.clone(), Stage::Read);
+    let this = &Version { by: publisher(BufReader::new(shelf.file(&manifest)?)).unwrap_or_default(), ..*this };
     complete(this).inspect_err(|error| {
         // On a full disk nobody is told there; the journal is.
         let _ = this.tell(&failing(&error.to_string()));
@@ -343,7 +346,10 @@ fn settle_version(this: &Version<'_>, begun: &Begun) -> io::Result<()> {
 /// Drafts of our own, and versions whose removal was cut short.
 fn remove_own(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<()> {
     for name in shelf.names(dataset)?.iter().filter(|name| name.starts_with(OWN)) {
-        remove_below(directory, name)?;
+        match name.strip_prefix(&gone("")) {
+            Some(version) => finish(shelf, dataset, directory, version)?,
+            None => remove_below(directory, name)?,
+        }
     }
     Ok(())
 }
@@ -359,6 +365,8 @@ struct Version<'a> {
     directory: &'a File,
     version: &'a str,
     replaced: &'a TellReplaced,
+    /// Who has published it, where that was noted.
+    by: Option<u32>,
 }
 
 fn complete(this: &Version<'_>) -> io::Result<()> {
@@ -374,9 +382,9 @@ fn complete(this: &Version<'_>) -> io::Result<()> {
     let draft = format!("{OWN}{}.manifest", this.version);
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = File::from(openat(this.directory, draft.as_str(), flags, Mode::from_bits_truncate(0o644))?);
-    let owner = tree.metadata()?.uid();
-    let user = nix::unistd::User::from_uid(owner.into()).ok().flatten();
-    let by = user.map_or_else(|| format!("user {owner}"), |user| user.name);
+    let by = this.by.map_or_else(|| tree.metadata().map(|tree| tree.uid()), Ok)?;
+    let user = nix::unistd::User::from_uid(by.into()).ok().flatten();
+    let by = user.map_or_else(|| format!("user {by}"), |user| user.name);
     let mut writer = Writer::new(BufWriter::new(file), &format!("{} by {by}", crate::sys::now()))?;
     walk(&tree, &mut |item| {
         let own = make_own(this, item, before.as_ref())?;
@@ -462,7 +470,7 @@ impl Version<'_> {
         let aside = format!("{OWN}{version}.told");
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
         let mut file = File::from(openat(*directory, aside.as_str(), flags, Mode::from_bits_truncate(0o644))?);
-        file.write_all(text.as_bytes())?;
+        file.write_all((text.to_owned() + &by_line(self.by)).as_bytes())?;
         file.set_modified(self.frozen_at()?)?;
         Ok(renameat(*directory, aside.as_str(), *directory, &manifest_of(OsStr::new(version)))?)
     }
@@ -549,7 +557,7 @@ mod tests {
             found
         };
         for version in ["v1", "v2"] {
-            begin(&shelf, dataset, OsStr::new(version)).unwrap();
+            begin(&shelf, dataset, OsStr::new(version), 0).unwrap();
             fs::create_dir(path.join(version)).unwrap();
             for name in ["changed", "shorter", "whole"] {
                 fs::write(path.join(version).join(name), format!("what is in {name}")).unwrap();
@@ -566,6 +574,33 @@ mod tests {
     }
 
     #[test]
+    fn whoever_has_renamed_a_draft_has_published_it_whose_it_was_and_whatever_comes_between() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("default/datasets/d");
+        fs::create_dir_all(&path).unwrap();
+        let (shelf, dataset) = (Shelf::open(dir.path()).unwrap(), Path::new("default/datasets/d"));
+        let (directory, replaced): (_, TellReplaced) = (shelf.directory(dataset).unwrap(), Arc::new(|_, _| ()));
+        for version in ["v1", "v2", "old"] {
+            begin(&shelf, dataset, OsStr::new(version), 12_345).unwrap();
+            fs::create_dir(path.join(version)).unwrap();
+        }
+        let by = Some(12_345);
+        let told = Version { shelf: &shelf, dataset, directory: &directory, version: "v2", replaced: &replaced, by };
+        told.tell(&pending(1, 2)).unwrap();
+        told.tell(&failing("a disk")).unwrap();
+        // As older programs have begun it.
+        fs::write(path.join("old.MANIFEST"), pending(0, 0)).unwrap();
+        settle(&shelf, dataset, &Begun::default(), &replaced).unwrap();
+        let published = |version: &str| {
+            let text = fs::read_to_string(path.join(format!("{version}.MANIFEST"))).unwrap();
+            text.lines().nth(2).unwrap().rsplit(" by ").next().unwrap().to_owned()
+        };
+        let me = fs::metadata(path.join("old")).unwrap().uid();
+        let owner = nix::unistd::User::from_uid(me.into()).unwrap().map_or(format!("user {me}"), |user| user.name);
+        assert_eq!(["v1", "v2", "old"].map(published), ["user 12345".to_owned(), "user 12345".to_owned(), owner]);
+    }
+
+    #[test]
     fn latest_leads_to_what_was_frozen_last_in_whichever_order_manifests_are_completed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("default/datasets/d");
@@ -574,14 +609,15 @@ mod tests {
         let frozen_at = |version: &str| shelf.frozen_at(dataset, version).unwrap();
         // As a restart finds them; `v10` is settled before `v9`.
         for version in ["v9", "v10", "v8"] {
-            begin(&shelf, dataset, OsStr::new(version)).unwrap();
+            begin(&shelf, dataset, OsStr::new(version), 0).unwrap();
             fs::create_dir(path.join(version)).unwrap();
             fs::write(path.join(version).join("file"), version).unwrap();
         }
         let before = ["v9", "v10", "v8"].map(frozen_at);
         assert!(before.is_sorted());
         let (directory, replaced): (_, TellReplaced) = (shelf.directory(dataset).unwrap(), Arc::new(|_, _| ()));
-        let told = Version { shelf: &shelf, dataset, directory: &directory, version: "v9", replaced: &replaced };
+        let told =
+            Version { shelf: &shelf, dataset, directory: &directory, version: "v9", replaced: &replaced, by: None };
         told.tell(&pending(1, 2)).unwrap();
         told.tell(&failing("a disk")).unwrap();
         settle(&shelf, dataset, &Begun::default(), &replaced).unwrap();
@@ -593,7 +629,7 @@ mod tests {
         // A clock that was ahead keeps what comes after it from being the newest no more than order does.
         let ahead = SystemTime::now() + Duration::from_secs(3600);
         File::options().write(true).open(path.join("v10.MANIFEST")).unwrap().set_modified(ahead).unwrap();
-        begin(&shelf, dataset, OsStr::new("v11")).unwrap();
+        begin(&shelf, dataset, OsStr::new("v11"), 0).unwrap();
         assert!(frozen_at("v11") > ahead);
     }
 }

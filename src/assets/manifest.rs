@@ -29,6 +29,7 @@ use crate::sys::walk::{Item, open, walk};
 const HEAD: &str = "# trainyard manifest 1";
 const PENDING: &str = "# state pending";
 const FAILING: &str = "# cannot be read now: ";
+const BY: &str = "# by user ";
 const COMPLETE: &str = "# state complete";
 
 /// The SHA-256 of a file's bytes.
@@ -75,6 +76,18 @@ pub(super) fn pending(done: u64, of: u64) -> String {
 /// As [`pending`], of one that cannot be made now.
 pub(super) fn failing(why: &str) -> String {
     format!("{HEAD}\n{PENDING}\n{FAILING}{}\n", why.replace(['\n', '\r'], " "))
+}
+
+/// Follows what [`pending`] and [`failing`] tell: the number of whoever has published it.
+pub(super) fn by_line(publisher: Option<u32>) -> String {
+    publisher.map(|uid| format!("{BY}{uid}\n")).unwrap_or_default()
+}
+
+/// Whom the manifest of a version that is not complete names, the fourth line; older ones name nobody.
+pub(super) fn publisher(reader: impl BufRead) -> io::Result<Option<u32>> {
+    let mut text = String::new();
+    reader.take(64 << 10).read_to_string(&mut text)?;
+    Ok(text.lines().nth(3).and_then(|line| line.strip_prefix(BY)?.parse().ok()))
 }
 
 /// What the first lines of a manifest tell.

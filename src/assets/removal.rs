@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
@@ -13,8 +13,9 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::freeze::{ignore_absent, newest, point_latest, remove_below, reopened};
 use super::manifest::{State, state};
-use super::{LATEST, OWN, Part, Shelf, is_absent, manifest_of};
+use super::{LATEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::ids::JobKey;
+use crate::sys::file::optional;
 
 /// Whoever wants something gone.
 pub struct Remover<'a> {
@@ -43,6 +44,10 @@ pub enum RemoveError {
         "there is no published version {version} of {dataset}; `trainyard dataset show {dataset}` lists what there is"
     )]
     Unknown { dataset: String, version: String },
+    #[error(
+        "there is no published version {version} of {dataset} in workspace {home}; in {shared} there is: `--{shared}` names that one"
+    )]
+    Shared { home: String, dataset: String, version: String, shared: &'static str },
     #[error("{dataset}@{version} is used, or will be, by a job that is not over{}: stop that, or take it out of its file", told(.by))]
     InUse { dataset: String, version: String, by: String },
     #[error("{dataset}@{version} is not yours: its owner may remove it, and root")]
@@ -67,26 +72,32 @@ pub(super) fn told(by: &str) -> String {
 pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover<'_>) -> Result<(), RemoveError> {
     let (dataset, version) = (name.to_owned(), version.to_owned());
     let io = |source| RemoveError::Io { dataset: dataset.clone(), version: version.clone(), source };
-    let unknown = || RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() };
-    let path = Path::new(home).join(Part::Datasets.as_str()).join(name);
-    let manifest = path.join(manifest_of(OsStr::new(&version)));
-    let file = match shelf.file(&manifest) {
-        Ok(file) => file,
-        Err(error) if is_absent(&error) => return Err(unknown()),
-        Err(error) => return Err(io(error)),
+    let unknown = || match shared_with(shelf, home, name, &version) {
+        None => RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() },
+        Some(shared) => {
+            RemoveError::Shared { home: home.to_owned(), dataset: dataset.clone(), version: version.clone(), shared }
+        }
     };
+    let path = dataset_at(home, name);
     // Asked of what is removed, not of what is called so a moment later.
-    let directory = shelf.directory(&path).map_err(io)?;
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    let tree = match openat(&directory, version.as_str(), flags, Mode::empty()) {
-        Ok(tree) => File::from(tree),
-        Err(Errno::ENOENT) => return Err(unknown()),
-        Err(errno) => return Err(io(errno.into())),
+    let directory = match shelf.directory(&path) {
+        Err(error) if is_absent(&error) => return Err(unknown()),
+        directory => directory.map_err(io)?,
     };
+    let file = optional(shelf.file(&path.join(manifest_of(OsStr::new(&version))))).map_err(io)?;
+    let whole = file.zip(tree_at(&directory, &version).map_err(io)?);
+    let left = if whole.is_none() { tree_at(&directory, &gone(&version)).map_err(io)? } else { None };
+    let Some(tree) = whole.as_ref().map(|(_, tree)| tree).or(left.as_ref()) else { return Err(unknown()) };
     let owners = [directory.metadata().map_err(io)?.uid(), tree.metadata().map_err(io)?.uid()];
     if by.uid != 0 && !owners.contains(&by.uid) {
         return Err(RemoveError::NotYours { dataset: dataset.clone(), version: version.clone() });
     }
+    let Some((file, _)) = whole else {
+        // It is out of sight already, by a removal that was cut short.
+        let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
+        let _held = held.map_err(|_| RemoveError::Pending { dataset: dataset.clone(), version: version.clone() })?;
+        return finish(shelf, &path, &directory, &version).map_err(io);
+    };
     // What cannot be completed can be removed.
     if matches!(state(BufReader::new(file)).map_err(io)?, State::Pending { .. }) {
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
@@ -101,17 +112,80 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
         unused()?;
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
-    let gone = put_aside(&directory, &version, unused, io)?;
-    let taken_out = || -> io::Result<()> {
-        unlinkat(&directory, &manifest_of(OsStr::new(&version)), UnlinkatFlags::NoRemoveDir)?;
-        match newest(shelf, &path)? {
-            Some(newest) => point_latest(&directory, &newest)?,
-            None => ignore_absent(unlinkat(&directory, LATEST, UnlinkatFlags::NoRemoveDir))?,
+    // Of one that was called so before.
+    remove_below(&directory, &gone(&version)).map_err(io)?;
+    put_aside(&directory, &version, unused, io)?;
+    finish(shelf, &path, &directory, &version).map_err(io)
+}
+
+fn dataset_at(home: &str, name: &str) -> PathBuf {
+    Path::new(home).join(Part::Datasets.as_str()).join(name)
+}
+
+/// The directory `name` itself, if there is one.
+fn tree_at(directory: &File, name: &str) -> io::Result<Option<File>> {
+    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    match openat(directory, name, flags, Mode::empty()) {
+        Ok(tree) => Ok(Some(File::from(tree))),
+        Err(Errno::ENOENT) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Which of the places that every workspace sees has the version that a workspace has not.
+fn shared_with(shelf: &Shelf, home: &str, name: &str, version: &str) -> Option<&'static str> {
+    let has = |shared: &&str| shelf.file(&dataset_at(shared, name).join(manifest_of(OsStr::new(version)))).is_ok();
+    SHARED.into_iter().filter(|_| !SHARED.contains(&home)).find(has)
+}
+
+/// Ends the removal of a version that was [put aside](put_aside): its manifest and the link to it go before it. Whoever calls holds
+/// the lock on the dataset's directory.
+pub(super) fn finish(shelf: &Shelf, dataset: &Path, directory: &File, version: &str) -> io::Result<()> {
+    let manifest = manifest_of(OsStr::new(version));
+    let is_again = match optional(shelf.file(&dataset.join(&manifest)))? {
+        // Another one is called so by now, or is about to be.
+        Some(file) => {
+            shelf.is_directory(&dataset.join(version))?
+                || !matches!(state(BufReader::new(file)), Ok(State::Complete | State::Failing(_)))
+        }
+        None => false,
+    };
+    if !is_again {
+        ignore_absent(unlinkat(directory, &manifest, UnlinkatFlags::NoRemoveDir))?;
+        match newest(shelf, dataset)? {
+            Some(newest) => point_latest(directory, &newest)?,
+            None => ignore_absent(unlinkat(directory, LATEST, UnlinkatFlags::NoRemoveDir))?,
         }
         directory.sync_all()?;
-        remove_below(&directory, &gone)
+    }
+    remove_below(directory, &gone(version))
+}
+
+/// Ends removals in `home` that were cut short; those of one dataset that cannot be ended keep no others from it.
+pub fn clear_all(shelf: &Shelf, home: &str) -> io::Result<()> {
+    let datasets = Path::new(home).join(Part::Datasets.as_str());
+    let names = shelf.names(&datasets)?;
+    names.into_iter().map(|name| clear_dataset(shelf, &datasets.join(name))).fold(Ok(()), io::Result::and)
+}
+
+fn clear_dataset(shelf: &Shelf, dataset: &Path) -> io::Result<()> {
+    let left = || -> io::Result<Vec<String>> {
+        Ok(shelf.names(dataset)?.iter().filter_map(|name| name.strip_prefix(&gone(""))).map(str::to_owned).collect())
     };
-    taken_out().map_err(io)
+    let cleared = || -> io::Result<()> {
+        if left()?.is_empty() {
+            return Ok(());
+        }
+        let directory = shelf.directory(dataset)?;
+        // One that is being removed now may come back, and one that is published waits for nobody.
+        let _held = Flock::lock(reopened(&directory)?, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?;
+        left()?.iter().try_for_each(|version| finish(shelf, dataset, &directory, version))
+    };
+    match cleared() {
+        // Just a file, or gone meanwhile.
+        Err(error) if is_absent(&error) => Ok(()),
+        cleared => cleared,
+    }
 }
 
 /// What is called so while it is being removed.
@@ -125,7 +199,7 @@ pub(super) fn put_aside<E>(
     name: &str,
     unused: impl Fn() -> Result<(), E>,
     io: impl Fn(io::Error) -> E,
-) -> Result<String, E> {
+) -> Result<(), E> {
     unused()?;
     let gone = gone(name);
     renameat(directory, name, directory, gone.as_str()).map_err(|errno| io(errno.into()))?;
@@ -134,5 +208,75 @@ pub(super) fn put_aside<E>(
         renameat(directory, gone.as_str(), directory, name).map_err(|errno| io(errno.into()))?;
         return Err(error);
     }
-    Ok(gone)
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::assets::manifest::pending;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// As a removal of `v2` leaves it that is cut short after so many steps.
+    fn cut_short(dataset: &Path, steps: usize) {
+        for version in ["v1", "v2"] {
+            fs::create_dir_all(dataset.join(version)).unwrap();
+            let complete = pending(0, 0).replace("pending", "complete");
+            fs::write(dataset.join(format!("{version}.MANIFEST")), complete).unwrap();
+        }
+        symlink("v2", dataset.join(LATEST)).unwrap();
+        fs::rename(dataset.join("v2"), dataset.join(".trainyard-gone-v2")).unwrap();
+        if steps > 1 {
+            fs::remove_file(dataset.join("v2.MANIFEST")).unwrap();
+        }
+        if steps > 2 {
+            fs::remove_file(dataset.join(LATEST)).unwrap();
+            symlink("v1", dataset.join(LATEST)).unwrap();
+        }
+    }
+
+    fn names(dataset: &Path) -> Vec<String> {
+        let names = fs::read_dir(dataset).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_removal_that_was_cut_short_is_ended_by_the_next_one_and_at_a_start() {
+        let nobody = Remover { uid: 0, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
+        let stranger = Remover { uid: 12_345, ..nobody };
+        for steps in 1..=3 {
+            let dir = tempfile::tempdir().unwrap();
+            let [by_name, at_start] = ["a", "b"].map(|name| dir.path().join("default/datasets").join(name));
+            let shelf = Shelf::open(dir.path()).unwrap();
+            for dataset in [&by_name, &at_start] {
+                cut_short(dataset, steps);
+            }
+            let refused = remove(&shelf, "default", "a", "v2", &stranger);
+            assert!(matches!(refused, Err(RemoveError::NotYours { .. })), "{steps}: {refused:?}");
+            remove(&shelf, "default", "a", "v2", &nobody).unwrap();
+            assert_eq!(names(&by_name), ["latest", "v1", "v1.MANIFEST"], "{steps}");
+            assert_eq!(fs::read_link(by_name.join(LATEST)).unwrap(), Path::new("v1"), "{steps}");
+            let again = remove(&shelf, "default", "a", "v2", &nobody);
+            assert!(matches!(again, Err(RemoveError::Unknown { .. })), "{steps}: {again:?}");
+            fs::write(dir.path().join("default/datasets/file"), "").unwrap();
+            clear_all(&shelf, "default").unwrap();
+            assert_eq!(names(&at_start), ["latest", "v1", "v1.MANIFEST"], "{steps}");
+            assert_eq!(fs::read_link(at_start.join(LATEST)).unwrap(), Path::new("v1"), "{steps}");
+        }
+    }
+
+    #[test]
+    fn what_is_called_so_by_now_is_not_taken_for_what_was_being_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        cut_short(&dataset, 3);
+        // It is about to get its name.
+        fs::write(dataset.join("v2.MANIFEST"), pending(0, 0)).unwrap();
+        clear_all(&shelf, "default").unwrap();
+        assert_eq!(names(&dataset), ["latest", "v1", "v1.MANIFEST", "v2.MANIFEST"]);
+    }
 }

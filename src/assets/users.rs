@@ -1,30 +1,54 @@
 //! Which jobs use a dataset, or will: by what lies on disk, so that the mount process knows without a daemon.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::time::SystemTime;
 
-use super::{ASIDE_DATA, AWAITED, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
+use super::{ASIDE_DATA, AWAITED, DRAFT, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
 use crate::ids::JobKey;
 
 impl Shelf {
-    /// A job that is not over and sees the dataset, or only one `version` of it.
+    /// A job that is not over and sees the dataset, or only one `version` of it: by its name, or as the draft of which it was made.
     pub fn user_of(&self, home: &str, name: &str, version: Option<&str>) -> io::Result<Option<JobKey>> {
         for workspace in self.names(Path::new(""))? {
             for job in self.open_jobs(&workspace)? {
                 let place = Path::new(&workspace).join("jobs").join(&job);
-                let seen: BTreeMap<String, Place> = self.of_newest_run(&place, seen_file)?;
-                let is_seen = |place: &&Place| {
-                    place.home == home
-                        && place.name.as_str() == name
-                        && (version.is_none() || place.version.as_deref() == version)
-                };
-                if seen.values().find(is_seen).is_some() {
-                    return key_of(&workspace, &job).map(Some);
+                let Some((seen, chosen)) = self.seen_by_newest_run(&place)? else { continue };
+                for place in seen.values().filter(|place| place.home == home && place.name.as_str() == name) {
+                    if version.map_or(Ok(true), |version| self.is_seen_in(place, chosen, version))? {
+                        return key_of(&workspace, &job).map(Some);
+                    }
                 }
             }
         }
         Ok(None)
+    }
+
+    /// Whether a run that has chosen `place` at that time may see the version. A draft that it was given has become one of those that
+    /// were made since: which one, nobody has noted, so each of them counts.
+    fn is_seen_in(&self, place: &Place, chosen: SystemTime, version: &str) -> io::Result<bool> {
+        match place.version.as_deref() {
+            Some(DRAFT) if version != DRAFT => {
+                let dataset = Path::new(&place.home).join(Part::Datasets.as_str()).join(place.name.as_str());
+                match self.frozen_at(&dataset, version) {
+                    Err(error) if is_absent(&error) => Ok(false),
+                    frozen => Ok(frozen? >= chosen),
+                }
+            }
+            seen => Ok(seen == Some(version)),
+        }
+    }
+
+    /// What the newest run of the job whose directory is `job` sees, and when it has chosen that.
+    fn seen_by_newest_run(&self, job: &Path) -> io::Result<Option<(BTreeMap<String, Place>, SystemTime)>> {
+        let read = || -> io::Result<_> {
+            let Some(file) = self.file_of_newest_run(job, seen_file)? else { return Ok(None) };
+            let chosen = file.metadata()?.modified()?;
+            Ok(Some((serde_json::from_reader(file)?, chosen)))
+        };
+        read().or_else(|error| if is_absent(&error) { Ok(None) } else { Err(error) })
     }
 
     /// A job of which a run will see the dataset that has not chosen yet, or for which it was chosen before it begins, as the daemon
@@ -93,14 +117,16 @@ impl Shelf {
         file: impl Fn(u32) -> String,
     ) -> io::Result<T> {
         let read = || -> io::Result<T> {
-            let runs = job.join("runs");
-            // A run has chosen before its directory, or the link to it, is there.
-            let Some(newest) = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max() else {
-                return Ok(T::default());
-            };
-            Ok(serde_json::from_reader(self.file(&runs.join(file(newest)))?)?)
+            Ok(self.file_of_newest_run(job, file)?.map(serde_json::from_reader).transpose()?.unwrap_or_default())
         };
         read().or_else(|error| if is_absent(&error) { Ok(T::default()) } else { Err(error) })
+    }
+
+    fn file_of_newest_run(&self, job: &Path, file: impl Fn(u32) -> String) -> io::Result<Option<File>> {
+        let runs = job.join("runs");
+        // A run has chosen before its directory, or the link to it, is there.
+        let newest = self.names(&runs)?.iter().filter_map(|name| number_of(name)).max();
+        newest.map(|newest| self.file(&runs.join(file(newest)))).transpose()
     }
 }
 
@@ -118,6 +144,34 @@ fn number_of(name: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::time::Duration;
+
+    #[test]
+    fn who_sees_a_draft_uses_each_version_that_was_made_since() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = |path: &str| dir.path().join(path);
+        for path in ["w/jobs/by-state/running", "w/jobs/train/runs/1", "w/datasets/d"] {
+            fs::create_dir_all(place(path)).unwrap();
+        }
+        std::os::unix::fs::symlink("../../train", place("w/jobs/by-state/running/train")).unwrap();
+        let chosen = r#"{ "d@draft": { "home": "w", "name": "d", "version": "draft" } }"#;
+        fs::write(place("w/jobs/train/runs/.1.data"), chosen).unwrap();
+        let at = |path: &str, second: u64| {
+            let file = File::options().write(true).create(true).truncate(false).open(place(path)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(second)).unwrap();
+        };
+        at("w/jobs/train/runs/.1.data", 5);
+        for (version, second) in [("before", 4), ("then", 5), ("after", 6)] {
+            at(&format!("w/datasets/d/{version}.MANIFEST"), second);
+        }
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let is_used = |version| shelf.user_of("w", "d", version).unwrap().is_some();
+        assert_eq!(
+            ["before", "then", "after", "none"].map(|version| is_used(Some(version))),
+            [false, true, true, false]
+        );
+        assert!(is_used(None) && is_used(Some("draft")));
+    }
 
     #[test]
     fn a_dataset_is_awaited_by_a_job_that_is_over_and_by_one_that_it_was_set_aside_for() {

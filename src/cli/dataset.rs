@@ -368,7 +368,11 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     let found = found(dataset, name)?;
     let version = match version.map(AssetName::as_str).filter(|version| *version != LATEST) {
         Some(version) => version.to_owned(),
-        None => found.latest.ok_or_else(|| NotFound(format!("{name} has no published version; {PUBLISHED_BY}")))?,
+        // Of several that are all still being published each says so.
+        None => found
+            .latest
+            .or_else(|| found.versions.last().cloned())
+            .ok_or_else(|| NotFound(format!("{name} has no published version; {PUBLISHED_BY}")))?,
     };
     if !found.versions.contains(&version) {
         return Err(NotFound(format!(

@@ -44,8 +44,15 @@ async fn one(client: &Client, name: &HomeName, form: Form) -> anyhow::Result<()>
     }
     output::line("")?;
     let rows: Vec<_> = detail.parts.iter().flat_map(part).collect();
-    output::table(&["PART", "SIZE", "LARGEST"], &rows)
+    output::table(&["PART", "SIZE", "LARGEST"], &rows)?;
+    let (storage, of_parts) = (&detail.workspace.storage, detail.parts.iter().map(|part| part.bytes).sum::<u64>());
+    match storage.used.filter(|_| storage.held.as_deref() == Some("btrfs")) {
+        Some(used) if used < of_parts => output::line(SHARED_BLOCKS),
+        _ => Ok(()),
+    }
 }
+
+const SHARED_BLOCKS: &str = "\nThe parts come to more than USED: blocks that files share (copies on btrfs) lie on the disk once, and count in each of them.";
 
 fn print(workspaces: &[WorkspaceView], form: Form) -> anyhow::Result<()> {
     let listing = Listing {

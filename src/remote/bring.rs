@@ -26,6 +26,8 @@ use crate::ids::Bytes;
 
 /// Files that come at once.
 const AT_ONCE: usize = 8;
+/// Begins what stands for a tag where a store tells none.
+const MODIFIED: &str = "modified ";
 /// How often a file is begun again that breaks off without any byte more.
 const FRUITLESS_MAX: u32 = 3;
 /// How often the list is made again, where files have changed meanwhile.
@@ -64,6 +66,13 @@ impl Object {
         let is_tag = etag_of(metadata).is_some_and(|tag| tag == self.tag);
         let is_time = modified_of(metadata).is_some_and(|time| seconds(&time) == seconds(&self.tag));
         metadata.content_length() == self.size && (is_tag || is_time || self.tag.is_empty())
+    }
+
+    /// Whether the store gives another state of it than it has listed, by its tag, where it tells both.
+    fn is_other(&self, given: &str) -> bool {
+        let plain = |tag: &str| tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"').to_ascii_lowercase();
+        let is_tag = !self.tag.is_empty() && !self.tag.starts_with(MODIFIED);
+        is_tag && plain(given) != plain(&self.tag)
     }
 
     fn is_same(&self, other: &Self) -> bool {
@@ -267,7 +276,7 @@ fn etag_of(metadata: &Metadata) -> Option<String> {
 }
 
 fn modified_of(metadata: &Metadata) -> Option<String> {
-    metadata.last_modified().map(|time| format!("modified {time}"))
+    metadata.last_modified().map(|time| format!("{MODIFIED}{time}"))
 }
 
 /// No file lies where another one needs a directory.
@@ -483,8 +492,15 @@ async fn fetch_rest(
     count: &impl Fn(u64),
 ) -> Result<Option<String>, Stopped> {
     let what = object.path.display().to_string();
+    let less = |has: u64| {
+        let size = object.size;
+        Failure::for_now(format!("{what}: the store has sent {has} of the {size} bytes that it has listed"))
+    };
+    let come = fs::metadata(part).map_or(0, |metadata| metadata.len());
     let told = |error: opendal::Error| match error.kind() {
         ErrorKind::ConditionNotMatch | ErrorKind::NotFound => Stopped::Changed,
+        // It has nothing from there on (416, which not every driver tells by its kind).
+        _ if super::status_of(&error) == Some(416) => less(come).into(),
         _ => Stopped::Failed(Failure::of_store(&what, &error)),
     };
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(part).map_err(on_disk(&what))?;
@@ -522,13 +538,15 @@ async fn fetch_rest(
             return Err(Stopped::Changed);
         }
     }
+    let tag = reader.metadata().and_then(Metadata::etag);
+    if tag.is_some_and(|tag| object.is_other(tag)) {
+        // It has not held to what was asked of it.
+        file.set_len(0).map_err(on_disk(&what))?;
+        return Err(Stopped::Changed);
+    }
     match has == object.size {
-        true => Ok(reader.metadata().and_then(Metadata::etag).map(|tag| tag.trim_matches('"').to_owned())),
-        false => {
-            let size = object.size;
-            Err(Failure::for_now(format!("{what}: the store has sent {has} of the {size} bytes that it has listed"))
-                .into())
-        }
+        true => Ok(tag.map(|tag| tag.trim_matches('"').to_owned())),
+        false => Err(less(has).into()),
     }
 }
 
@@ -562,5 +580,65 @@ fn sum_of(path: &Path) -> io::Result<String> {
             0 => return Ok(hex(&hash.finalize())),
             length => hash.update(piece.get(..length).unwrap_or_default()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Pool;
+    use crate::ids::StoreKind;
+    use crate::remote::access::{self, Access};
+
+    /// A server that gives this answer to whatever it is asked.
+    fn answering(answer: &'static str) -> Operator {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let lines = io::BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+                lines.take_while(|line| !line.is_empty()).for_each(drop);
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        let pool = Pool {
+            kind: StoreKind::Http,
+            endpoint,
+            bucket: None,
+            region: None,
+            host_key: None,
+            root: String::new(),
+            virtual_host: false,
+            secret: None,
+            workspaces: None,
+            proxy: None,
+            read_only: false,
+        };
+        access::open(&Access::of(&pool, None).ok().unwrap(), false).ok().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_comes_under_another_tag_has_changed_and_less_than_was_listed_is_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("part");
+        let tag = "d41d8cd98f00b204e9800998ecf8427e".to_owned();
+        let object = Object { path: "f".into(), key: "f".to_owned(), size: 10, tag };
+        // It does not hold to `If-Match`.
+        let other = answering(
+            "HTTP/1.1 206 Partial Content\r\ncontent-length: 10\r\ncontent-range: bytes 0-9/10\r\n\
+             etag: \"781e5e245d69b566979b86e28d23f2c7\"\r\nconnection: close\r\n\r\n0123456789",
+        );
+        assert!(matches!(fetch_rest(&other, &object, &part, &|_| ()).await, Err(Stopped::Changed)));
+        assert_eq!(fs::metadata(&part).unwrap().len(), 0, "nothing of it is gone on with");
+        let same = answering(
+            "HTTP/1.1 206 Partial Content\r\ncontent-length: 10\r\ncontent-range: bytes 0-9/10\r\n\
+             etag: \"D41D8CD98F00B204E9800998ECF8427E\"\r\nconnection: close\r\n\r\n0123456789",
+        );
+        assert!(fetch_rest(&same, &object, &part, &|_| ()).await.is_ok());
+        fs::write(&part, "0123").unwrap();
+        let short = answering("HTTP/1.1 416 Range Not Satisfiable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        let Err(Stopped::Failed(failure)) = fetch_rest(&short, &object, &part, &|_| ()).await else { panic!() };
+        assert_eq!(failure.message, "f: the store has sent 4 of the 10 bytes that it has listed");
     }
 }

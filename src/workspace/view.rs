@@ -187,7 +187,7 @@ impl WorkspaceTree {
     }
 
     /// `mv draft v1`: from here on nobody changes it.
-    fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>) -> io::Result<()> {
+    fn publish(&self, at: &InDataset<'_>, to: &InDataset<'_>, by: u32) -> io::Result<()> {
         // `EINVAL` would be told by mv as a move into itself.
         if at.dataset != to.dataset || !to.is_top {
             return Err(errno(Errno::EPERM));
@@ -205,7 +205,7 @@ impl WorkspaceTree {
         }
         match self.shelf.directory(&to.dataset.join(to.version)) {
             Ok(_) => Err(errno(Errno::EEXIST)),
-            Err(_) => self.freezer.begin(&self.shelf, &to.dataset, to.version),
+            Err(_) => self.freezer.begin(&self.shelf, &to.dataset, to.version, by),
         }
     }
 
@@ -308,12 +308,12 @@ impl Tree for WorkspaceTree {
         matches!(part_of(path), Part::Datasets | Part::Code)
     }
 
-    fn renaming(&self, from: &RelPath, to: &RelPath) -> io::Result<()> {
+    fn renaming(&self, from: &RelPath, to: &RelPath, by: u32) -> io::Result<()> {
         if dataset_of(from).is_some() || dataset_of(to).is_some() {
             return self.move_dataset(from, to);
         }
         match (in_dataset(from).filter(is_draft), in_dataset(to)) {
-            (Some(at), Some(to)) if at.dataset == to.dataset => self.publish(&at, &to),
+            (Some(at), Some(to)) if at.dataset == to.dataset => self.publish(&at, &to, by),
             // Beside another dataset's versions it would look like one of them.
             (Some(_), Some(to)) if to.is_top && to.version != DRAFT => Err(errno(Errno::EPERM)),
             // Out of the dataset it goes as a directory like any other.
@@ -327,6 +327,12 @@ impl Tree for WorkspaceTree {
         let homes = [one, other].map(|path| path.components().next());
         let leaves_project = homes[0] != homes[1] && [one, other].iter().any(|path| self.ledger.is_enforced(path));
         code_of(one) != code_of(other) || leaves_project
+    }
+
+    /// A copy of published versions would be none: it ends halfway, as directories that anybody may change.
+    fn may_be_copied(&self, path: &RelPath) -> bool {
+        let versions = dataset_of(path).map(|_| self.shelf.versions(path.as_path()));
+        !versions.is_some_and(|versions| versions.is_ok_and(|versions| !versions.is_empty()))
     }
 
     fn rights_changed(&self, path: &RelPath) {

@@ -348,7 +348,17 @@ fn a_run_keeps_the_version_that_it_began_with_and_what_it_uses_cannot_go() {
     assert!(text(&report["reason"]).contains("dataset d has a draft and no version yet: `mv draft v1`"), "{report:#}");
     let report = instance.run_job("daring", "datasets = [\"d@draft\"]\ncommand = \"cat /dataset/x\"");
     assert_eq!((text(&report["state"]), instance.log("daring", "main-0")), ("succeeded".into(), "one\n".into()));
+    let waits = "while [ ! -e /output/go ]; do sleep 0.02; done; cat /dataset/x";
+    instance.drop_job("drafted", &format!("datasets = [\"d@draft\"]\ncommand = \"{waits}\""));
+    instance.wait_state("drafted", "running");
     instance.ok(&["dataset", "publish", "d", "v1"]);
+    wait_for("its links", || instance.mount().join("jobs/by-state/running/drafted").exists().then_some(()));
+    let refused = instance.cli(&["dataset", "rm", "d@v1"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(why.contains("d@v1 is used, or will be, by a job that is not over (job drafted)"), "{why}");
+    fs::write(instance.run_dir("drafted", 1).join("output/go"), "").unwrap();
+    instance.wait_end("drafted", 1);
+    assert_eq!(instance.log("drafted", "main-0"), "one\n");
     let script = "cat /dataset/x; while [ ! -e /output/go ]; do sleep 0.02; done; touch /dataset/y; cp /dataset/x /model/; exit $((2 - TRAINYARD_ATTEMPT))";
     instance.drop_job("user", &format!("datasets = [\"d\"]\nretries = 1\ncommand = \"{script}\""));
     wait_for("its first line", || {
@@ -513,7 +523,7 @@ fn mount_process(instance: &Instance) -> Pid {
 #[test]
 fn publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile() {
     let test = "publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile";
-    let Some(instance) = Instance::start(test, "") else { return };
+    let Some(mut instance) = Instance::start(test, "") else { return };
     for round in 0..6_u64 {
         let name = format!("d{round}");
         let draft = draft(&instance, &name);
@@ -554,6 +564,11 @@ fn publishing_that_was_cut_short_goes_on_and_is_frozen_meanwhile() {
     wait_for("what is left to go", || {
         (!at.join("v2.MANIFEST").exists() && !at.join(".trainyard-gone-v0").exists()).then_some(())
     });
+    // A removal was the daemon's, so its next start ends it as well.
+    instance.kill_daemon();
+    fs::create_dir_all(at.join(".trainyard-gone-v0/x")).unwrap();
+    instance.restart_daemon();
+    wait_for("what is left to go", || (!at.join(".trainyard-gone-v0").exists()).then_some(()));
     instance.shutdown();
 }
 
@@ -590,6 +605,11 @@ fn what_one_workspace_publishes_holds_up_no_other() {
     wait_published(&public, "v1");
     let manifest = fs::read_to_string(huge.with_file_name("v1.MANIFEST")).unwrap();
     assert!(manifest.contains("# state pending"), "{manifest}");
+    for named in ["huge", "huge@v1"] {
+        let told = instance.cli(&["dataset", "verify", named]);
+        let why = String::from_utf8_lossy(&told.stderr).into_owned();
+        assert!(!told.status.success() && why.contains("the version is still being published"), "{named}: {why}");
+    }
     instance.shutdown();
 }
 

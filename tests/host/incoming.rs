@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
@@ -129,6 +130,75 @@ fn a_draft_goes_to_another_dataset_as_its_draft_or_not_beside_its_versions() {
     instance.shutdown();
 }
 
+/// What is left in the draft that begins with a dot.
+fn hidden(draft: &Path) -> Vec<String> {
+    let names = fs::read_dir(draft).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| name.starts_with('.')).collect()
+}
+
+#[test]
+fn what_an_import_has_not_brought_whole_is_not_published_as_long_as_it_runs_or_when_it_broke_off() {
+    let test = "what_an_import_has_not_brought_whole_is_not_published_as_long_as_it_runs_or_when_it_broke_off";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let source = tempfile::tempdir().unwrap();
+    fs::create_dir(source.path().join("sub")).unwrap();
+    fs::write(source.path().join("sub/a"), "a").unwrap();
+    fs::write(source.path().join("b"), "b").unwrap();
+    let path = source.path().display().to_string();
+    let refused = |name: &str| {
+        let refused = instance.cli(&["dataset", "publish", name, "v1"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("/draft/.import-"), "{said}");
+        assert!(said.contains("has not come whole: call `trainyard dataset import` again, or remove it"), "{said}");
+    };
+    // It ends between two files: each that has come is whole.
+    let broken = draft(&instance, "broken");
+    fs::write(broken.join("sub"), "in the way").unwrap();
+    assert!(!instance.cli(&["dataset", "import", &path, "broken"]).status.success());
+    refused("broken");
+    fs::remove_file(broken.join("sub")).unwrap();
+    instance.ok(&["dataset", "import", &path, "broken"]);
+    assert_eq!(hidden(&broken), Vec::<String>::new());
+    instance.ok(&["dataset", "publish", "broken", "v1"]);
+    // What cannot be read at all leaves no mark behind.
+    let kept = draft(&instance, "kept");
+    fs::write(kept.join("file"), "content").unwrap();
+    assert!(!instance.cli(&["dataset", "import", "/nope", "kept"]).status.success());
+    assert_eq!(hidden(&kept), Vec::<String>::new());
+    // As long as a server has not answered.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}/data/x.bin?token=secret", listener.local_addr().unwrap());
+    let arguments = ["--root", instance.root().to_str().unwrap(), "dataset", "import", &address, "kept"];
+    let mut import = Command::new(BINARY).args(arguments).spawn().unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    refused("kept");
+    assert!(hidden(&kept).iter().all(|name| name.ends_with("-x.bin.trainyard-mark")), "{:?}", hidden(&kept));
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+    lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
+    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\nconnection: close\r\n\r\nx").unwrap();
+    assert!(import.wait().unwrap().success());
+    assert_eq!(hidden(&kept), Vec::<String>::new());
+    instance.ok(&["dataset", "publish", "kept", "v1"]);
+    instance.shutdown();
+}
+
+#[test]
+fn a_version_is_published_by_whoever_renamed_its_draft() {
+    let test = "a_version_is_published_by_whoever_renamed_its_draft";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let draft = draft(&instance, "d");
+    let dataset = draft.parent().unwrap().to_owned();
+    fs::write(draft.join("file"), "content").unwrap();
+    fs::set_permissions(&dataset, fs::Permissions::from_mode(0o777)).unwrap();
+    let moved = as_user(65_534, "/usr/bin/mv", &[draft.as_os_str(), dataset.join("v1").as_os_str()]);
+    assert!(moved.status.success(), "{moved:?}");
+    let manifest = wait_published(&dataset, "v1");
+    let by = manifest.lines().nth(2).unwrap().rsplit(" by ").next().unwrap();
+    assert!(["nobody", "user 65534"].contains(&by), "{manifest}");
+    assert!(instance.ok(&["dataset", "show", "d"]).contains(&format!(" by {by}")));
+    instance.shutdown();
+}
+
 #[test]
 fn what_is_not_found_in_a_workspace_is_looked_for_where_jobs_do_and_refusals_say_what_is_meant() {
     let test = "what_is_not_found_in_a_workspace_is_looked_for_where_jobs_do_and_refusals_say_what_is_meant";
@@ -152,6 +222,10 @@ fn what_is_not_found_in_a_workspace_is_looked_for_where_jobs_do_and_refusals_say
         (
             &["dataset", "rm", "pp@latest", "--public"][..],
             "say which version, as in pp@v1; `latest` leads to another one",
+        ),
+        (
+            &["dataset", "rm", "pp@v1"],
+            "no published version v1 of pp in workspace default; in public there is: `--public`",
         ),
         (&["model", "rm", "mod@latest"], "say of which run, as in mod@1; `latest` leads to another one"),
         (&["model", "rm", "mod@new"], "\"new\" is no number of a run, as in mod@1"),

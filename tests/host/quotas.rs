@@ -253,6 +253,37 @@ fn versions_that_share_files_are_counted_once_and_a_removed_one_no_more() {
 }
 
 #[test]
+fn versions_do_not_begin_to_go_where_a_quota_is_and_other_directories_are_copied() {
+    let test = "versions_do_not_begin_to_go_where_a_quota_is_and_other_directories_are_copied";
+    let Some(mut instance) = Instance::prepare(test, &config("[workspaces.lab]\nstorage = \"64MiB\"")) else { return };
+    for name in ["lab", "free"] {
+        fs::create_dir(instance.jobs_d().join(name)).unwrap();
+    }
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    let datasets = |home: &str| instance.mount().with_file_name(home).join("datasets");
+    wait_for("the quota", || (try_df(&datasets("lab"))?.0 == 64 * MIB).then_some(()));
+    wait_for("the other workspace", || datasets("free").is_dir().then_some(()));
+    let set = datasets("default").join("set");
+    fs::create_dir_all(set.join("draft")).unwrap();
+    fs::write(set.join("draft/file"), "content").unwrap();
+    instance.ok(&["dataset", "publish", "set", "v1"]);
+    let moved = Command::new("mv").arg("-T").arg(&set).arg(datasets("lab").join("set")).output().unwrap();
+    let said = String::from_utf8_lossy(&moved.stderr).into_owned();
+    assert!(!moved.status.success() && said.contains("Operation not permitted"), "{said}");
+    assert!(!datasets("lab").join("set").exists() && set.join("v1/file").exists());
+    // Where none is, they go.
+    for (from, to) in [("default", "free"), ("free", "preset"), ("preset", "default")] {
+        fs::rename(datasets(from).join("set"), datasets(to).join("set")).unwrap();
+        assert_eq!(errno(fs::write(datasets(to).join("set/v1/file"), "x")), Some(Errno::EROFS as i32), "{to}");
+    }
+    fs::create_dir(datasets("default").join("plain")).unwrap();
+    let plain = fs::rename(datasets("default").join("plain"), datasets("lab").join("plain"));
+    assert_eq!(errno(plain), Some(Errno::EXDEV as i32));
+    instance.shutdown();
+}
+
+#[test]
 fn what_jobs_write_counts_and_the_next_run_waits_for_room() {
     let test = "what_jobs_write_counts_and_the_next_run_waits_for_room";
     let storage = "[workspaces.default]\nstorage = \"32MiB\"\n[workspaces.other]\nstorage = \"1GiB\"";
@@ -500,6 +531,13 @@ fn btrfs_holds_a_workspace_to_its_quota_against_the_mount_and_jobs() {
     fs::remove_file(instance.jobs_d().join("writes.toml")).unwrap();
     wait_for("the removal", || instance.cli(&["rm", "writes"]).status.success().then_some(()));
     assert_eq!(instance.wait_end("next", 1)["state"], "succeeded");
+    let both = ["data", "copy"].map(|name| mount.join("code").join(name));
+    let copied = Command::new("cp").arg("--reflink=always").args(both).output().unwrap();
+    assert!(copied.status.success(), "{copied:?}");
+    disk.commit();
+    wait_for("what is shared to be told", || {
+        instance.ok(&["workspace", "default"]).contains("The parts come to more than USED").then_some(())
+    });
     edit(&instance, "");
     wait_for("the disk's own size", || (df(&mount).0 > 400 * MIB).then_some(()));
     fs::write(mount.join("code/more"), vec![1; 100 << 20]).unwrap();

@@ -1,4 +1,4 @@
-//! Who sees which workspace.
+//! Who sees which workspace, and whose a task's files are.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -100,4 +100,22 @@ fn where_user_namespaces_are_not_allowed_that_is_told_at_once() {
     let output = unshared(&format!("{FORBID} && exec timeout 30 \"$0\" --exact \"$1\" --nocapture"));
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success() && said.contains("it is told"), "{output:?}");
+}
+
+#[test]
+fn what_root_inside_gives_away_is_a_subordinate_number_s_until_it_is_taken_back() {
+    let test = "what_root_inside_gives_away_is_a_subordinate_number_s_until_it_is_taken_back";
+    let Some(instance) = Instance::start(test, "") else { return };
+    let command =
+        "cd /output && touch given back && chmod 600 given back && chown 33:33 given back && chown -R 0:0 back";
+    let aside = instance.jobs_d().join(".gives.new");
+    fs::write(&aside, format!("command = \"{command}\"\n")).unwrap();
+    chown(&aside, Some(4321), Some(4321)).unwrap();
+    fs::rename(aside, instance.jobs_d().join("gives.toml")).unwrap();
+    let report = instance.wait_end("gives", 1);
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let owner = |name: &str| fs::metadata(instance.run_dir("gives", 1).join("output").join(name)).unwrap().uid();
+    assert!(owner("given") > 60_000, "{}", owner("given"));
+    assert_eq!(owner("back"), 4321);
+    instance.shutdown();
 }

@@ -201,8 +201,12 @@ impl<T: Tree> Ops<T> {
         let (source, target) = (self.tree.account(from), self.tree.account(to));
         let is_paid = target.is_some() || (mode == RenameMode::Exchange && source.is_some());
         let is_others = is_paid && !is_same(source.as_ref(), target.as_ref());
+        let moved_back = if mode == RenameMode::Exchange { to } else { from };
         match is_others || self.tree.are_apart(from, to) {
-            true => Err(Error::host("rename")(Errno::EXDEV)),
+            true if [from, moved_back].into_iter().all(|path| self.tree.may_be_copied(path)) => {
+                Err(Error::host("rename")(Errno::EXDEV))
+            }
+            true => Err(Error::host("rename")(Errno::EPERM)),
             false => Ok(()),
         }
     }

@@ -79,7 +79,7 @@ impl<T: Tree> Ops<T> {
         self.remove(parent, name, |directory| directory.remove_dir(name))
     }
 
-    pub(crate) fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode) -> Result<()> {
+    pub(crate) fn rename(&self, from: (u64, &OsStr), to: (u64, &OsStr), mode: RenameMode, by: u32) -> Result<()> {
         self.meet(from, to);
         let _names_change = self.names_change(from, to)?;
         let source = self.holder(from, Self::check_removable)?;
@@ -103,7 +103,7 @@ impl<T: Tree> Ops<T> {
         let directories = [(from.0, &source), (to.0, &target)];
         let directories = if from.0 == to.0 { &directories[..1] } else { &directories[..] };
         self.noted_in(&paths.1, directories, || {
-            self.rename_if_agreed(from, to, mode, || host::rename((&source, from.1), (&target, to.1), flags(mode)))
+            self.rename_if_agreed(&paths, mode, by, || host::rename((&source, from.1), (&target, to.1), flags(mode)))
         })?;
         self.moved(&paths.0, &paths.1);
         // Between two names of one file the disk changes nothing, so neither does the table.
@@ -176,22 +176,20 @@ impl<T: Tree> Ops<T> {
 
     fn rename_if_agreed(
         &self,
-        from: (u64, &OsStr),
-        to: (u64, &OsStr),
+        (from, to): &(RelPath, RelPath),
         mode: RenameMode,
+        by: u32,
         rename: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let path = |(parent, name): (u64, &OsStr)| self.path(parent)?.join(name).map_err(Error::Name);
-        let (from, to) = (path(from)?, path(to)?);
-        self.tree.renaming(&from, &to).map_err(Error::io("rename"))?;
+        self.tree.renaming(from, to, by).map_err(Error::io("rename"))?;
         let back = match mode {
-            RenameMode::Exchange => self.tree.renaming(&to, &from).map_err(Error::io("rename")),
+            RenameMode::Exchange => self.tree.renaming(to, from, by).map_err(Error::io("rename")),
             RenameMode::Replace | RenameMode::Refuse => Ok(()),
         };
         let done = back.and_then(|()| rename());
-        self.tree.renamed(&from, &to, done.is_ok());
+        self.tree.renamed(from, to, done.is_ok());
         if mode == RenameMode::Exchange {
-            self.tree.renamed(&to, &from, done.is_ok());
+            self.tree.renamed(to, from, done.is_ok());
         }
         done
     }

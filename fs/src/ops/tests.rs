@@ -79,7 +79,7 @@ impl Tree for FakeTree {
         Ok((path.as_path() == Path::new("now.txt")).then(content))
     }
 
-    fn renaming(&self, _from: &RelPath, _to: &RelPath) -> io::Result<()> {
+    fn renaming(&self, _from: &RelPath, _to: &RelPath, _by: u32) -> io::Result<()> {
         drop(lock(&self.waits));
         Ok(())
     }
@@ -178,9 +178,9 @@ fn every_change_in_a_read_only_place_is_erofs() {
     assert_eq!(errno(ops.link(bench.ino("rw/f"), ro, os("l"))), Errno::EROFS);
     assert_eq!(errno(ops.unlink(ro, os("f"))), Errno::EROFS);
     assert_eq!(errno(ops.rmdir(ROOT, os("ro"))), Errno::EROFS);
-    assert_eq!(errno(ops.rename((rw, os("f")), to_ro, RenameMode::Replace)), Errno::EROFS);
-    assert_eq!(errno(ops.rename((ro, os("f")), (rw, os("g")), RenameMode::Replace)), Errno::EROFS);
-    assert_eq!(errno(ops.rename((rw, os("f")), (ro, os("f")), RenameMode::Exchange)), Errno::EROFS);
+    assert_eq!(errno(ops.rename((rw, os("f")), to_ro, RenameMode::Replace, 0)), Errno::EROFS);
+    assert_eq!(errno(ops.rename((ro, os("f")), (rw, os("g")), RenameMode::Replace, 0)), Errno::EROFS);
+    assert_eq!(errno(ops.rename((rw, os("f")), (ro, os("f")), RenameMode::Exchange, 0)), Errno::EROFS);
     let access = Access { flags: OFlag::O_WRONLY };
     assert_eq!(errno(ops.create(ro, os("n"), access, &made(0o644))), Errno::EROFS);
     assert_eq!(errno(bench.open("ro/f", OFlag::O_WRONLY)), Errno::EROFS);
@@ -248,8 +248,8 @@ fn a_generated_file_cannot_be_changed_and_a_stored_one_wins_over_it() {
     let generated = (ROOT, os("now.txt"));
     assert_eq!(errno(bench.open("now.txt", OFlag::O_RDWR)), Errno::EROFS);
     assert_eq!(errno(ops.unlink(ROOT, os("now.txt"))), Errno::EROFS);
-    assert_eq!(errno(ops.rename(generated, (ROOT, os("x")), RenameMode::Replace)), Errno::EROFS);
-    assert_eq!(errno(ops.rename(from_rw, generated, RenameMode::Replace)), Errno::EROFS);
+    assert_eq!(errno(ops.rename(generated, (ROOT, os("x")), RenameMode::Replace, 0)), Errno::EROFS);
+    assert_eq!(errno(ops.rename(from_rw, generated, RenameMode::Replace, 0)), Errno::EROFS);
     assert_eq!(errno(ops.setattr(ino, &Changes { size: Some(0), ..Changes::default() })), Errno::EROFS);
     assert_eq!(errno(ops.mkdir(ROOT, os("now.txt"), &made(0o755))), Errno::EEXIST);
     fs::write(bench.backing("now.txt"), b"stored").unwrap();
@@ -342,7 +342,7 @@ fn what_was_looked_up_can_be_opened_though_its_name_went_to_another_since() {
     let rw = bench.ino("rw");
     let old = bench.ino("rw/f");
     fs::write(bench.backing("rw/g"), b"newer").unwrap();
-    bench.ops.rename((rw, os("g")), (rw, os("f")), RenameMode::Replace).unwrap();
+    bench.ops.rename((rw, os("g")), (rw, os("f")), RenameMode::Replace, 0).unwrap();
     let access = Access { flags: OFlag::O_RDONLY };
     let Opened::Stored { fh, .. } = bench.ops.open(old, access).unwrap() else {
         panic!("stored, and not frozen");
@@ -355,7 +355,7 @@ fn a_rename_carries_open_files_and_whole_subtrees() {
     let bench = bench();
     let (rw, file) = (bench.ino("rw"), bench.ino("rw/f"));
     let fh = bench.open("rw/f", OFlag::O_RDWR).unwrap();
-    bench.ops.rename((ROOT, os("rw")), (ROOT, os("moved")), RenameMode::Replace).unwrap();
+    bench.ops.rename((ROOT, os("rw")), (ROOT, os("moved")), RenameMode::Replace, 0).unwrap();
     assert_eq!(bench.ops.getattr(file).unwrap().attr.size, 6);
     assert_eq!(bench.ino("moved"), rw);
     bench.ops.write(fh, 0, b"S").unwrap();
@@ -370,8 +370,8 @@ fn a_directory_is_found_at_every_moment_of_its_renaming() {
     std::thread::scope(|scope| {
         let mover = scope.spawn(|| {
             for _ in 0..2000 {
-                let renamed = bench.ops.rename(here, there, RenameMode::Replace);
-                renamed.and_then(|()| bench.ops.rename(there, here, RenameMode::Replace)).unwrap();
+                let renamed = bench.ops.rename(here, there, RenameMode::Replace, 0);
+                renamed.and_then(|()| bench.ops.rename(there, here, RenameMode::Replace, 0)).unwrap();
             }
         });
         while !mover.is_finished() {
@@ -387,8 +387,8 @@ fn an_exchange_swaps_and_a_refusing_rename_refuses() {
     fs::write(bench.backing("rw/g"), b"other").unwrap();
     let (f, g) = (bench.ino("rw/f"), bench.ino("rw/g"));
     let (at_f, at_g) = ((rw, os("f")), (rw, os("g")));
-    assert_eq!(errno(bench.ops.rename(at_f, at_g, RenameMode::Refuse)), Errno::EEXIST);
-    bench.ops.rename(at_f, at_g, RenameMode::Exchange).unwrap();
+    assert_eq!(errno(bench.ops.rename(at_f, at_g, RenameMode::Refuse, 0)), Errno::EEXIST);
+    bench.ops.rename(at_f, at_g, RenameMode::Exchange, 0).unwrap();
     assert_eq!((bench.ino("rw/f"), bench.ino("rw/g")), (g, f));
     assert_eq!(fs::read(bench.backing("rw/f")).unwrap(), b"other");
 }
@@ -462,7 +462,7 @@ fn what_takes_long_in_one_part_of_the_tree_holds_up_no_other() {
     let held = lock(&bench.tree.waits);
     std::thread::scope(|scope| {
         let rename = scope.spawn(|| {
-            bench.ops.rename((rw, OsStr::new("f")), (rw, OsStr::new("g")), RenameMode::Replace).unwrap();
+            bench.ops.rename((rw, OsStr::new("f")), (rw, OsStr::new("g")), RenameMode::Replace, 0).unwrap();
         });
         while bench.ops.namespace.is_free(part("rw")) {
             std::thread::yield_now();
@@ -470,7 +470,7 @@ fn what_takes_long_in_one_part_of_the_tree_holds_up_no_other() {
         bench.ino(&format!("{other}/f"));
         bench
             .ops
-            .rename((elsewhere, OsStr::new("none")), (elsewhere, OsStr::new("g")), RenameMode::Replace)
+            .rename((elsewhere, OsStr::new("none")), (elsewhere, OsStr::new("g")), RenameMode::Replace, 0)
             .unwrap_err();
         assert!(!rename.is_finished());
         drop(held);
@@ -571,7 +571,7 @@ fn what_is_removed_is_paid_until_the_last_name_and_the_last_reader_have_gone() {
     let (entry, fh) = bench.ops.create(rw, os("new"), Access { flags: OFlag::O_RDWR }, &made(0o644)).unwrap();
     bench.ops.write(fh, 0, &[1; 8 << 10]).unwrap();
     let old = bench.ino("rw/f");
-    bench.ops.rename((rw, os("new")), (rw, os("f")), RenameMode::Replace).unwrap();
+    bench.ops.rename((rw, os("new")), (rw, os("f")), RenameMode::Replace, 0).unwrap();
     bench.ops.forget(old, 1);
     assert_eq!((account.counted(), entry.attr.nlink), (4 << 10, 1), "less by the block of what it has replaced");
 }
@@ -596,7 +596,7 @@ fn directories_are_paid_for_as_they_grow_whoever_puts_entries_there() {
     assert_eq!(du() - account.counted(), apart);
     let before = du();
     for name in &names {
-        bench.ops.rename((from, os(name)), (to, os(name)), RenameMode::Replace).unwrap();
+        bench.ops.rename((from, os(name)), (to, os(name)), RenameMode::Replace, 0).unwrap();
     }
     assert!(du() > before, "the directory has grown");
     assert_eq!(du() - account.counted(), apart);
@@ -611,12 +611,12 @@ fn nothing_is_moved_into_an_account_and_moving_out_of_one_has_it_counted_anew() 
     fs::create_dir(bench.backing("other")).unwrap();
     fs::write(bench.backing("other/x"), "x").unwrap();
     let other = bench.ino("other");
-    assert_eq!(errno(bench.ops.rename((other, os("x")), (rw, os("x")), RenameMode::Replace)), Errno::EXDEV);
-    assert_eq!(errno(bench.ops.rename((rw, os("f")), (other, os("x")), RenameMode::Exchange)), Errno::EXDEV);
+    assert_eq!(errno(bench.ops.rename((other, os("x")), (rw, os("x")), RenameMode::Replace, 0)), Errno::EXDEV);
+    assert_eq!(errno(bench.ops.rename((rw, os("f")), (other, os("x")), RenameMode::Exchange, 0)), Errno::EXDEV);
     assert_eq!(errno(bench.ops.link(bench.ino("other/x"), rw, os("x"))), Errno::EXDEV);
     assert_eq!(errno(bench.ops.link(bench.ino("rw/f"), other, os("y"))), Errno::EXDEV);
     assert!(!account.take_wanted_count());
-    bench.ops.rename((rw, os("f")), (other, os("f")), RenameMode::Replace).unwrap();
+    bench.ops.rename((rw, os("f")), (other, os("f")), RenameMode::Replace, 0).unwrap();
     assert!(account.take_wanted_count());
     account.count(|| Ok(4096)).unwrap();
     let (stat, (blocks, free, available)) = bench.ops.statfs(rw, ROOT_CALLER).unwrap();
@@ -778,7 +778,7 @@ fn what_is_counted_between_a_removal_and_its_note_is_counted_once_more() {
         bench.ops.release(fh);
     }
     count();
-    bench.ops.rename((rw, os("g")), (rw, os("h")), RenameMode::Replace).unwrap();
+    bench.ops.rename((rw, os("g")), (rw, os("h")), RenameMode::Replace, 0).unwrap();
     count();
     bench.ops.unlink(rw, os("h")).unwrap();
     assert_eq!(*lock(&counted), [false, false], "neither is exact");

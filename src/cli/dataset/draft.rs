@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, mkdirat, openat, readlinkat, renameat, symlinkat, unlinkat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
@@ -120,6 +120,28 @@ impl Directory {
         Coming { directory: self, name: name.to_owned(), part, mark, has, state: state.unwrap_or_default() }
     }
 
+    /// Says that not all has come here of what is called `source`, until it is [taken away](Unfinished::forget).
+    pub(super) fn unfinished(&self, source: &str) -> io::Result<Unfinished<'_>> {
+        let (hash, name) = (Sha256::digest(source), source.rsplit('/').next().unwrap_or_default());
+        let hash: String = hash.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let mark = beside(OsStr::new(&format!("import-{hash}-{name}")), MARK);
+        if self.own(&mark).is_none() {
+            self.make(&mark, 0o600)?.write_all(source.as_bytes())?;
+        }
+        Ok(Unfinished { directory: self, mark })
+    }
+
+    /// Whether nothing else lies here.
+    fn holds_only(&self, name: &OsStr) -> io::Result<bool> {
+        for entry in Dir::read_from(&self.held)? {
+            let entry = entry?.file_name().to_bytes().to_owned();
+            if ![&b"."[..], b"..", name.as_encoded_bytes()].contains(&entry.as_slice()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// A file of the caller's that has no other name, to which somebody might have led us.
     fn own(&self, name: &OsStr) -> Option<File> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -140,6 +162,24 @@ impl Directory {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
+    }
+}
+
+/// The mark of something that has not come whole.
+pub(super) struct Unfinished<'a> {
+    directory: &'a Directory,
+    mark: OsString,
+}
+
+impl Unfinished<'_> {
+    /// It is whole, or nothing of it has come.
+    pub(super) fn forget(&self) -> io::Result<()> {
+        self.directory.remove(&self.mark)
+    }
+
+    /// As [`Self::forget`], if nothing has come.
+    pub(super) fn forget_if_alone(&self) -> io::Result<()> {
+        if self.directory.holds_only(&self.mark)? { self.forget() } else { Ok(()) }
     }
 }
 

@@ -78,6 +78,16 @@ pub(super) async fn fetch(
     Ok(())
 }
 
+/// An address without what may be a password or a token, and may be another one the next time.
+pub(super) fn plain(address: &str) -> String {
+    let Ok(mut url) = Url::parse(address) else { return String::new() };
+    // An http(s) address has a place for them.
+    let _ = (url.set_username(""), url.set_password(None));
+    url.set_query(None);
+    url.set_fragment(None);
+    url.into()
+}
+
 fn broken_off(name: &str, length: u64, why: &str) -> String {
     format!("{name} broke off after {length} bytes ({why}); the same command again goes on from there")
 }

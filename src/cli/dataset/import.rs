@@ -43,6 +43,13 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     let mut line = Progress::new(format);
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
+    let came = match is_address {
+        true => fetch::plain(source),
+        false => fs::canonicalize(source).map_or_else(|_| source.to_owned(), |path| path.display().to_string()),
+    };
+    // Of several files some are missing until the last one has come; of one its own mark tells that.
+    let is_tree = !is_address && fs::read_dir(source).is_ok();
+    let unfinished = draft.unfinished(&came).with_context(unmade)?;
     let mut told = |brought: &Brought| {
         line.set(name.as_str(), || format!("{} file(s), {}", brought.files, Bytes(brought.bytes).roughly()));
     };
@@ -51,11 +58,14 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
         false => bring(Path::new(source), &draft, &mut brought, &mut told),
     };
     line.end();
+    let whole = if done.is_err() && is_tree { unfinished.forget_if_alone() } else { unfinished.forget() };
     if done.is_err() {
         // Nothing has come: no dataset is left behind. What is not empty stays.
         let _ = dataset.remove_empty(DRAFT).and_then(|()| datasets.remove_empty(name.as_str()));
     }
     done?;
+    whole
+        .with_context(|| format!("cannot take the mark of what has come out of {}", dataset.shown(DRAFT).display()))?;
     let left = if brought.kept > 0 { format!(", {} were there already", brought.kept) } else { String::new() };
     let skipped = if brought.skipped > 0 {
         format!(", {} left out that are neither files, links nor directories", brought.skipped)
