@@ -482,8 +482,23 @@ fn paddle_names_trainers_and_servers() {
             ("PADDLE_TRAINERS", "10.213.0.3,10.213.0.4"),
             ("PADDLE_TRAINERS_NUM", "2"),
             ("PADDLE_GLOO_HTTP_ENDPOINT", "10.213.0.2:2397"),
+            ("PADDLE_CURRENT_ENDPOINT", "10.213.0.4:2379"),
         ],
     );
+    // Beside an address a name is another host's to Paddle.
+    for contract in ["native", "openpai", "volcano/octopus"] {
+        let same = seen(&text.replace("paddle\"\ncommand", &format!("{contract}\"\ncommand")), 2);
+        let of_paddle = |view: &View| -> Vec<(String, String)> {
+            view.env.iter().filter(|(name, _)| name.contains("PADDLE") || name == "POD_IP").cloned().collect()
+        };
+        let is_job = |name: &str| name == "PADDLE_JOB_ID";
+        let differing: Vec<_> =
+            of_paddle(&same).into_iter().filter(|pair| !of_paddle(&seen(&text, 2)).contains(pair)).collect();
+        assert!(
+            of_paddle(&same).len() > 8 && differing.iter().all(|(name, _)| is_job(name)),
+            "{contract}: {differing:?}"
+        );
+    }
     let old = seen(&job("paddle/old", "command = \"x\"\n[roles.pserver]\n[roles.trainer]\ncount = 2\n"), 2);
     assert_variables(
         &old,
