@@ -538,6 +538,7 @@ fn volcano_has_host_files_and_octopus_numbers_its_tasks() {
         &[("TASKROLE_NAME", "task0"), ("VC_TASK0_HOSTS", "10.213.0.2,10.213.0.3"), ("VC_TASK_INDEX", "1")],
     );
     assert_eq!(arguments(&octopus), ["--epochs=3"]);
+    assert!(octopus.hosts.contains("10.213.0.3 trainer-1 task0-1 "), "{}", octopus.hosts);
     let torch = seen(&job("volcano", "framework = \"pytorch\"\ncommand = \"x\"\n[roles.master]\n[roles.worker]\n"), 1);
     assert_variables(&torch, &[("MASTER_ADDR", "digits-master-0.digits"), ("WORLD_SIZE", "2"), ("RANK", "1")]);
 }
