@@ -23,6 +23,7 @@ pub mod requirements;
 mod sagemaker;
 mod servers;
 mod shell;
+pub mod shells;
 pub mod shown;
 mod tione;
 mod topology;
@@ -97,6 +98,8 @@ pub struct Inside {
     pub working_directory: Option<String>,
     /// Of the user that the task runs as.
     pub home: String,
+    /// The path of its bash, if it has one.
+    pub bash: Option<String>,
 }
 
 /// One task among its peers.
@@ -190,7 +193,7 @@ impl Sample {
         Self {
             identity: Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 },
             placement: Placement { tasks, on_machine: false, shared_address: None },
-            inside: Inside { home: "/root".to_owned(), ..Inside::default() },
+            inside: Inside { home: "/root".to_owned(), bash: Some(BASH.to_owned()), ..Inside::default() },
         }
     }
 
@@ -198,6 +201,9 @@ impl Sample {
         Task::all(spec, &self.identity, &self.placement, &self.inside).into_iter()
     }
 }
+
+/// Most images have it there; which have none is seen at the start.
+const BASH: &str = "/bin/bash";
 
 /// The first that tasks of a sample are allotted.
 const SAMPLE_PORT: u16 = 20_000;
@@ -272,23 +278,7 @@ pub fn view(task: &Task<'_>) -> View {
     let mut env = Environment::default();
     env.extend(native::base(task));
     env.extend(task.inside.env.iter().cloned());
-    // Where no other platform's names could be meant: some of them mean other things elsewhere.
-    let platform = task.spec.contract.platform;
-    if matches!(platform, Platform::Native | Platform::OpenPai) {
-        env.extend(openpai::variables(task));
-    }
-    if matches!(platform, Platform::Native | Platform::Volcano) {
-        env.extend(volcano::variables(task));
-    }
-    if says_nothing_of_frameworks(task) {
-        env.extend(frameworks::variables(task));
-    }
-    if task.spec.is_launched() {
-        env.extend(mpi::variables(task));
-    }
-    env.extend(of_platform(task));
-    env.extend(native::variables(task));
-    env.extend(task.role.env.iter().cloned());
+    env.extend(told(task));
     if task.spec.is_launched() {
         env.prepend("PATH", mpi::SSH_PLACE);
     }
@@ -302,6 +292,29 @@ pub fn view(task: &Task<'_>) -> View {
         places: layout::places(task),
         directories: layout::directories(task),
     }
+}
+
+/// Variables by which a task is told of its job; the user's own come last.
+fn told(task: &Task<'_>) -> Vec<(String, String)> {
+    let mut out = Vec::new();
+    // Where no other platform's names could be meant: some of them mean other things elsewhere.
+    let platform = task.spec.contract.platform;
+    if matches!(platform, Platform::Native | Platform::OpenPai) {
+        out.extend(openpai::variables(task));
+    }
+    if matches!(platform, Platform::Native | Platform::Volcano) {
+        out.extend(volcano::variables(task));
+    }
+    if says_nothing_of_frameworks(task) {
+        out.extend(frameworks::variables(task));
+    }
+    if task.spec.is_launched() {
+        out.extend(mpi::variables(task));
+    }
+    out.extend(of_platform(task));
+    out.extend(native::variables(task));
+    out.extend(task.role.env.iter().cloned());
+    out
 }
 
 /// Others have variables of their own for each framework, which mean what they mean there: a rank may be a node's or a

@@ -13,7 +13,7 @@ use super::ps::user_name;
 use super::shelf::{Shelf, tell};
 use crate::api::client::Client;
 use crate::api::wire::Seen;
-use crate::contract::{Sample, Task, command, shown};
+use crate::contract::{Sample, Task, command, shells, shown};
 use crate::ids::JobKey;
 use crate::spec::{
     Command, DesiredState, GpuPart, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Resources,
@@ -363,6 +363,9 @@ pub(super) fn command_lines(file: &str, spec: &JobSpec) -> String {
 /// The final command line, as far as it is known without the image.
 fn runs(task: &Task<'_>) -> String {
     let line = command::line(task);
+    if let Some(names) = shells::dropped(task) {
+        return format!("{}  # by /bin/sh where the image has no bash, which may drop {names}", shown::line(&line));
+    }
     match (&task.role.image, &task.role.command) {
         (Image::Host, _) | (_, Command::Shell(_) | Command::Exec(_)) => shown::line(&line),
         (_, Command::Default) if line == ["sleep", "infinity"] => "what the image runs by itself".to_owned(),

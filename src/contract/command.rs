@@ -1,7 +1,8 @@
 //! The command line of a task: what is shown is what runs.
 
 use super::{
-    Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, shell, tione, topology, uai, volcano,
+    Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, shell, shells, tione, topology, uai,
+    volcano,
 };
 use crate::spec::{Command, Contract, Framework, Main, Platform, Profile};
 
@@ -31,7 +32,7 @@ fn own_line(task: &Task<'_>) -> Vec<String> {
                 out.push(' ');
                 out.push_str(&quote(&argument));
             }
-            vec!["/bin/sh".to_owned(), "-c".to_owned(), out]
+            vec![shells::of_task(task).to_owned(), "-c".to_owned(), out]
         }
     }
 }
@@ -60,13 +61,29 @@ pub(super) fn entry(task: &Task<'_>) -> Option<Vec<String>> {
     };
     Some(match program.ends_with(".py") {
         true => vec!["python3".to_owned(), program],
-        false => executed(&program),
+        false => executed(task, &program),
     })
 }
 
+/// Whether a shell of ours starts the program: an array that begins with one is the user's own.
+pub(super) fn needs_shell(task: &Task<'_>) -> bool {
+    let is_shell = || entry(task).is_some_and(|words| words.first().is_some_and(|word| word == shells::of_task(task)));
+    let by_command = match &task.role.command {
+        Command::Shell(_) => true,
+        Command::Exec(_) => false,
+        Command::Default => is_shell(),
+    };
+    by_command || super::servers::program(task).is_some()
+}
+
 /// A program beside which the command starts, by its shell.
-pub(super) fn executed(program: &str) -> Vec<String> {
-    vec!["/bin/sh".to_owned(), "-c".to_owned(), format!("./{} \"$@\"", quote(program)), program.to_owned()]
+pub(super) fn executed(task: &Task<'_>, program: &str) -> Vec<String> {
+    by_shell(task, format!("./{} \"$@\"", quote(program)), program)
+}
+
+/// A text of ours for the task's shell, to which the arguments behind it are `$@`.
+pub(super) fn by_shell(task: &Task<'_>, text: String, program: &str) -> Vec<String> {
+    vec![shells::of_task(task).to_owned(), "-c".to_owned(), text, program.to_owned()]
 }
 
 /// What the role's own command runs, one after the other.

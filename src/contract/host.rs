@@ -34,6 +34,9 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
             vec![format!("{}-{index}", task.role.name)]
         }
         (Platform::SageMaker, _) => vec![format!("algo-{}", node_number(task) + 1)],
+        (Platform::Volcano, Profile::Octopus) => {
+            super::volcano::replica(task).into_iter().chain([format!("{plain}.{job}"), plain]).collect()
+        }
         (Platform::Volcano, _) => vec![format!("{plain}.{job}"), plain],
         // Whatever its role is called: scripts build the address of a node from its number. What is none comes behind, if it is called so.
         (Platform::ModelArts, _) => {

@@ -7,7 +7,7 @@
 //! scripts, since nothing else is there in every image that has MPI.
 
 use super::topology::{self, Pairs, pair};
-use super::{SeenFile, Task, host, join, parameters};
+use super::{SeenFile, Task, host, join, parameters, shells};
 use crate::spec::strategy::AGENT;
 use crate::spec::{Framework, Platform, Profile, Strategy};
 
@@ -108,7 +108,8 @@ done
 pub(super) fn programs(task: &Task<'_>) -> Vec<SeenFile> {
     let mut out = vec![SeenFile::program(RSH, rsh_script()), SeenFile::program(SSH, ssh_script())];
     if task.is_idle() {
-        out.push(SeenFile::program(AGENT, AGENT_SCRIPT));
+        // What it starts has its environment.
+        out.push(SeenFile::program(AGENT, AGENT_SCRIPT.replace(shells::SH, shells::of_task(task))));
     }
     out
 }

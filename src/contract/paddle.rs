@@ -44,26 +44,37 @@ fn modern(task: &Task<'_>) -> Pairs {
         pair("TRAINING_ROLE", role),
         pair("PADDLE_TRAINING_ROLE", role),
         pair("PADDLE_TRAINER_ID", topology::rank(task).unwrap_or(task.index as usize)),
-        pair("PADDLE_TRAINER_ENDPOINTS", topology::endpoints(&trainers, PORT)),
-        pair("PADDLE_TRAINERS", join(trainers.iter().map(host::primary), ",")),
+        pair("PADDLE_TRAINER_ENDPOINTS", endpoints(&trainers)),
+        pair("PADDLE_TRAINERS", join(trainers.iter().map(host::address), ",")),
         pair("PADDLE_TRAINERS_NUM", trainers.len()),
         pair("POD_IP", host::address(task)),
+        // Its launcher gives each process its own; where there is no launcher, a task is one process.
+        pair("PADDLE_CURRENT_ENDPOINT", endpoint(task, PORT)),
         pair("PADDLE_PORT", topology::port(task, PORT)),
         pair("TRAINER_PORTS_NUM", PORTS),
         pair("PADDLE_JOB_ID", naming::job_name(task)),
     ];
     if task.spec.strategy == Some(Strategy::Ps) || !servers.is_empty() {
-        out.push(pair("PADDLE_PSERVERS_IP_PORT_LIST", topology::endpoints(&servers, PORT)));
+        out.push(pair("PADDLE_PSERVERS_IP_PORT_LIST", endpoints(&servers)));
     }
     if let Some(first) = servers.first().or(trainers.first()) {
         out.extend([
             pair("PADDLE_WITH_GLOO", 1),
             pair("PADDLE_GLOO_RENDEZVOUS", 3),
-            pair("PADDLE_GLOO_HTTP_ENDPOINT", topology::endpoint(first, PORT + PORTS - 2)),
+            pair("PADDLE_GLOO_HTTP_ENDPOINT", endpoint(first, PORT + PORTS - 2)),
         ]);
     }
     out.extend(launch(task, PORT + PORTS - 3));
     out
+}
+
+/// By its address under every contract: Paddle looks for its own address, `POD_IP`, among these, and serves only as what it finds there.
+fn endpoint(task: &Task<'_>, base: u16) -> String {
+    format!("{}:{}", host::address(task), topology::port(task, base))
+}
+
+fn endpoints(tasks: &[Task<'_>]) -> String {
+    join(tasks.iter().map(|task| endpoint(task, PORT)), ",")
 }
 
 /// What `paddle.distributed.launch` takes where it is given no arguments.
@@ -72,7 +83,7 @@ pub(super) fn launch(task: &Task<'_>, base: u16) -> Pairs {
     let Some(master) = nodes.first().filter(|_| nodes.len() > 1) else { return Vec::new() };
     vec![
         // The master itself takes the port at its own address.
-        pair("PADDLE_MASTER", format!("{}:{}", host::address(master), topology::port(master, base))),
+        pair("PADDLE_MASTER", endpoint(master, base)),
         pair("PADDLE_NNODES", nodes.len()),
     ]
 }

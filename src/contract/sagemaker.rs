@@ -36,6 +36,11 @@ pub(super) fn program(task: &Task<'_>) -> Option<String> {
     param.map(|(_, param)| parameters::text(param)).or_else(variable).filter(|program| !program.is_empty())
 }
 
+/// Becomes the script, or the module where the code is a package: no shell stands between, which might drop what it cannot name.
+const SCRIPT_OR_MODULE: &str = "import os, sys; script, *rest = sys.argv[1:]; \
+    own = [\"-m\", script.replace(\".py\", \"\")] if os.path.exists(\"setup.py\") else [script]; \
+    os.execvp(\"python3\", [\"python3\", *own, *rest])";
+
 /// How the toolkit runs it: as a module where the code has a `setup.py`, which is seen where it runs, as a script, or as a
 /// program, which it makes one.
 pub(super) fn started(task: &Task<'_>, program: String) -> Vec<String> {
@@ -43,20 +48,20 @@ pub(super) fn started(task: &Task<'_>, program: String) -> Vec<String> {
     if task.role.code.is_none() {
         return match is_script {
             true => vec!["python3".to_owned(), program],
-            false => command::executed(&program),
+            false => command::executed(task, &program),
         };
     }
-    let (name, path) = (command::quote(&program), command::quote(&format!("./{program}")));
-    let alone = match is_script {
-        true => format!("exec python3 {name} \"$@\""),
-        false => format!("chmod +x {path}; exec {path} \"$@\""),
-    };
+    if is_script {
+        return ["python3", "-c", SCRIPT_OR_MODULE, &program].map(str::to_owned).to_vec();
+    }
+    let path = command::quote(&format!("./{program}"));
+    let alone = format!("chmod +x {path}; exec {path} \"$@\"");
     let module = command::quote(&program.replace(".py", ""));
     let text = match is_program(&program) {
         true => alone,
         false => format!("[ -e {} ] && exec python3 -m {module} \"$@\"; {alone}", requirements::SETUP),
     };
-    vec!["/bin/sh".to_owned(), "-c".to_owned(), text, program]
+    command::by_shell(task, text, &program)
 }
 
 /// By its name it is one of a shell's, for which the toolkit installs nothing.

@@ -1,7 +1,7 @@
 //! Servers of parameters that some platforms start beside the script on each node, so that scripts know nothing of them.
 
 use super::command::quote;
-use super::{SeenFile, Task, topology};
+use super::{SeenFile, Task, shells, topology};
 use crate::spec::strategy::starts_servers;
 use crate::spec::{Framework, Platform, Strategy};
 
@@ -32,7 +32,7 @@ pub(super) fn nodes<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
 pub(super) fn program(task: &Task<'_>) -> Option<SeenFile> {
     let index = nodes(task).iter().position(|node| node.ordinal == task.ordinal)?;
     let starts = Some(starts(task, index)).filter(|starts| !starts.is_empty())?;
-    Some(SeenFile::program(PROGRAM, format!("#!/bin/sh\n{starts}exec \"$@\"\n")))
+    Some(SeenFile::program(PROGRAM, format!("#!{}\n{starts}exec \"$@\"\n", shells::of_task(task))))
 }
 
 /// The command as it is started where there is such a [`program`].

@@ -482,8 +482,23 @@ fn paddle_names_trainers_and_servers() {
             ("PADDLE_TRAINERS", "10.213.0.3,10.213.0.4"),
             ("PADDLE_TRAINERS_NUM", "2"),
             ("PADDLE_GLOO_HTTP_ENDPOINT", "10.213.0.2:2397"),
+            ("PADDLE_CURRENT_ENDPOINT", "10.213.0.4:2379"),
         ],
     );
+    // Beside an address a name is another host's to Paddle.
+    for contract in ["native", "openpai", "volcano/octopus"] {
+        let same = seen(&text.replace("paddle\"\ncommand", &format!("{contract}\"\ncommand")), 2);
+        let of_paddle = |view: &View| -> Vec<(String, String)> {
+            view.env.iter().filter(|(name, _)| name.contains("PADDLE") || name == "POD_IP").cloned().collect()
+        };
+        let is_job = |name: &str| name == "PADDLE_JOB_ID";
+        let differing: Vec<_> =
+            of_paddle(&same).into_iter().filter(|pair| !of_paddle(&seen(&text, 2)).contains(pair)).collect();
+        assert!(
+            of_paddle(&same).len() > 8 && differing.iter().all(|(name, _)| is_job(name)),
+            "{contract}: {differing:?}"
+        );
+    }
     let old = seen(&job("paddle/old", "command = \"x\"\n[roles.pserver]\n[roles.trainer]\ncount = 2\n"), 2);
     assert_variables(
         &old,
@@ -523,6 +538,7 @@ fn volcano_has_host_files_and_octopus_numbers_its_tasks() {
         &[("TASKROLE_NAME", "task0"), ("VC_TASK0_HOSTS", "10.213.0.2,10.213.0.3"), ("VC_TASK_INDEX", "1")],
     );
     assert_eq!(arguments(&octopus), ["--epochs=3"]);
+    assert!(octopus.hosts.contains("10.213.0.3 trainer-1 task0-1 "), "{}", octopus.hosts);
     let torch = seen(&job("volcano", "framework = \"pytorch\"\ncommand = \"x\"\n[roles.master]\n[roles.worker]\n"), 1);
     assert_variables(&torch, &[("MASTER_ADDR", "digits-master-0.digits"), ("WORLD_SIZE", "2"), ("RANK", "1")]);
 }

@@ -19,6 +19,13 @@ fn system_name(task: &Task<'_>, role: &Role) -> String {
     format!("task{number}")
 }
 
+/// What Octopus calls a task: `task0-1` is the second of the first role. Where a role of the file is called so, its tasks are meant.
+pub(super) fn replica(task: &Task<'_>) -> Option<String> {
+    let name = system_name(task, task.role);
+    let is_taken = task.spec.roles.iter().any(|role| role.name.as_str() == name);
+    (!task.role.is_service && !is_taken).then(|| format!("{name}-{}", task.index))
+}
+
 /// Every role by the names that its variables have, with its tasks.
 fn roles<'a>(task: &Task<'a>) -> Vec<(String, Vec<Task<'a>>)> {
     let all = task.peers();

@@ -46,7 +46,7 @@ use nix::sys::signal::Signal;
 
 use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
 use crate::config::{InForce, Paths};
-use crate::contract::{Identity, Inside, Task, TaskPlace, view};
+use crate::contract::{Identity, Inside, Task, TaskPlace, shells, view};
 use crate::gpu::Gpus;
 use crate::ids::{AttemptId, JobKey, TaskId, TaskName};
 use crate::images::Images;
@@ -508,7 +508,7 @@ impl Engine for LocalEngine {
             remarks: Vec::new(),
         };
         let common = self.make_common(&run, attempt).and_then(|common| Ok((common, Bases::of(self, &run)?)));
-        let ((mut shared, placement, remarks), bases) = match common {
+        let ((mut shared, placement, mut remarks), bases) = match common {
             Ok(common) => common,
             Err(error) => return everyone(error),
         };
@@ -523,9 +523,12 @@ impl Engine for LocalEngine {
         let launched = wanted.map(|(id, task)| {
             let base = bases.of_role(task.role);
             let task = Task { inside: &base.inside, again: id.again, ..*task };
+            // A role's tasks are alike.
+            remarks.extend(shells::remark(&task).filter(|_| task.index == 0 && task.again == 0));
             (id, self.launch_task(attempt, id, &task, base, &shared))
         });
-        Launched::Tried { failures: launched.filter_map(|(id, result)| Some((id, result.err()?))).collect(), remarks }
+        let failures = launched.filter_map(|(id, result)| Some((id, result.err()?))).collect();
+        Launched::Tried { failures, remarks }
     }
 
     fn stop(&self, task: TaskId, cause: &StopCause, how: StopHow) -> Result<(), EngineError> {

@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::support::{Instance, wait_for};
+use super::support::images::small;
+use super::support::{Instance, has_tools, wait_for};
 
 fn examples() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d/examples");
@@ -149,5 +150,59 @@ fn platforms_do_around_a_script_what_they_promise() {
     let output = instance.run_dir("servers", 1).join("output");
     let server = fs::read_to_string(output.join("ps-1")).unwrap();
     assert!(server.strip_suffix(":2223").is_some_and(is_address), "{server}");
+    instance.shutdown();
+}
+
+/// Names that no shell can set, among the variables of the program that a job's command starts.
+const SEEN: &str = "import os; print(*sorted(name for name in os.environ if not name.isidentifier()), sep=chr(10))";
+
+#[test]
+fn a_program_sees_variables_that_no_shell_can_name_whatever_starts_it() {
+    let test = "a_program_sees_variables_that_no_shell_can_name_whatever_starts_it";
+    if !has_tools(test, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\ncpu = 64\nmemory = \"64GiB\"\n") else { return };
+    let space = instance.root().join("var/lib/trainyard/workspaces/default");
+    fs::create_dir_all(space.join("datasets/numbers")).unwrap();
+    fs::write(space.join("datasets/numbers/part-0.csv"), "1,2,3\n").unwrap();
+    fs::create_dir_all(space.join("code/c")).unwrap();
+    fs::write(space.join("code/c/t.py"), SEEN).unwrap();
+    fs::write(space.join("code/c/t.sh"), format!("#!/bin/bash\npython3 -c '{SEEN}'\n")).unwrap();
+    let by_command = format!("command = 'python3 -c \"{SEEN}\" #'\n");
+    let [by_python, by_program] =
+        ["t.py", "t.sh"].map(|name| format!("code = \"c\"\nparams.sagemaker_program = \"{name}\"\n"));
+    let sagemaker = "contract = \"sagemaker\"\ndatasets = [\"train-data=numbers\"]\nparams.batch-size = 1\n";
+    let of_sagemaker = ["SM_CHANNEL_TRAIN-DATA", "SM_HP_BATCH-SIZE"];
+    let openpai = "contract = \"openpai\"\nroles.\"a.b\".count = 1\n";
+    for (name, contract, command, task, wanted) in [
+        ("command", sagemaker, &by_command, "main-0", &of_sagemaker[..]),
+        ("script", sagemaker, &by_python, "main-0", &of_sagemaker),
+        ("program", sagemaker, &by_program, "main-0", &of_sagemaker),
+        ("openpai", openpai, &by_command, "a.b-0", &["PAI_HOST_IP_a.b_0", "PAI_TASK_ROLE_TASK_COUNT_a.b"]),
+        ("own", "env.\"A-B\" = \"1\"\n", &by_command, "main-0", &["A-B"]),
+    ] {
+        let report = instance.run_job(name, &format!("{command}{contract}"));
+        let log = instance.log(name, task);
+        assert_eq!(report["state"], "succeeded", "{name}: {report:#}\n{log}");
+        assert!(wanted.iter().all(|wanted| log.lines().any(|line| line == *wanted)), "{name}: {log}");
+    }
+    assert!(!instance.ok(&["events", "command"]).contains("no bash"));
+    // What is shown is what runs.
+    assert!(instance.ok(&["show", "own", "--effective"]).contains("runs: /bin/bash -c "));
+    // Without bash: told, and by an array they are all there.
+    let dir = tempfile::tempdir().unwrap();
+    let image = small(dir.path(), &[], |root| std::os::unix::fs::symlink("/bin/busybox", root.join("bin/sh")).unwrap());
+    let poor = format!("image = {image:?}\n{openpai}");
+    let report = instance.run_job("poor", &format!("command = \"/bin/busybox env\"\n{poor}"));
+    let log = instance.log("poor", "a.b-0");
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{log}");
+    assert!(log.contains("PAI_TASK_ROLE_LIST=a.b\n") && !log.contains("PAI_HOST_IP_a.b_0="), "{log}");
+    let told = "role a.b: its image has no bash, so /bin/sh runs the command, and may drop variables";
+    assert!(instance.ok(&["events", "poor"]).contains(told), "{}", instance.ok(&["events", "poor"]));
+    let report = instance.run_job("array", &format!("command = [\"/bin/busybox\", \"env\"]\n{poor}"));
+    let log = instance.log("array", "a.b-0");
+    assert!(report["state"] == "succeeded" && log.contains("\nPAI_HOST_IP_a.b_0="), "{report:#}\n{log}");
+    assert!(!instance.ok(&["events", "array"]).contains("no bash"));
     instance.shutdown();
 }

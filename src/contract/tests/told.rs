@@ -89,9 +89,10 @@ fn amazon_s_toolkit_runs_a_package_as_a_module_and_a_program_as_it_is() {
     let code = "code = \"c\"\n";
     assert_eq!(line("", "t.py"), "python3 t.py -x 1");
     assert_eq!(line(code, "t.sh"), "/bin/sh -c 'chmod +x ./t.sh; exec ./t.sh \"$@\"' t.sh -x 1");
-    // Whether the code is a package shows where it runs.
+    // Whether the code is a package shows where it runs: to Python itself, as there, for a script.
+    let by_python = line(code, "t.py");
+    assert!(by_python.starts_with("python3 -c 'import os, sys; ") && by_python.ends_with("' t.py -x 1"), "{by_python}");
     let package = "/bin/sh -c '[ -e setup.py ] && exec python3 -m t \"$@\"; ";
-    assert_eq!(line(code, "t.py"), format!("{package}exec python3 t.py \"$@\"' t.py -x 1"));
     assert_eq!(line(code, "t"), format!("{package}chmod +x ./t; exec ./t \"$@\"' t -x 1"));
 }
 
@@ -251,8 +252,7 @@ fn tasks_of_a_sweep_are_told_a_name_that_their_platform_allows() {
 
 /// Every name in the hosts files of a job's tasks, with the address it stands for.
 fn called(contract: &str, job: &str) -> BTreeMap<String, String> {
-    let roles =
-        "[roles.worker]\nserves = true\ncount = 2\n[roles.train]\ncount = 2\n[roles.ps]\ncount = 11\n[roles.ps1]\n";
+    let roles = "[roles.worker]\nserves = true\ncount = 2\n[roles.train]\ncount = 2\n[roles.ps]\ncount = 11\n[roles.ps1]\n[roles.task0]\n";
     let text = format!("contract = \"{contract}\"\nframework = \"tensorflow\"\ncommand = \"x\"\n{roles}");
     let (spec, found) = parse("x.toml", &text);
     let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
@@ -280,9 +280,10 @@ fn a_host_s_name_is_that_of_one_task_and_where_it_has_the_job_s_of_one_job() {
     }
     let jobs = ["sw~1.5", "sw~1-5", "sw-1-5", "Sw-1-5", "sw_1-5", "训练_a-1", "训练_a-2"];
     let all: Vec<_> = jobs.iter().flat_map(|job| called("modelarts", job)).map(|(name, _)| name).collect();
-    let with_job = |name: &&String| !["worker-", "train-", "ps-", "ps1-"].iter().any(|role| name.starts_with(role));
+    let with_job =
+        |name: &&String| !["worker-", "train-", "ps-", "ps1-", "task0-"].iter().any(|role| name.starts_with(role));
     let own: Vec<_> = all.iter().filter(with_job).collect();
-    assert_eq!(own.len(), jobs.len() * 32);
+    assert_eq!(own.len(), jobs.len() * 34);
     assert_eq!(own.iter().collect::<BTreeSet<_>>().len(), own.len(), "{own:?}");
     assert!(called("modelarts", "digits").contains_key("digits-worker-0.digits"), "what is a label stays");
     assert!(called("modelarts", "My_Job").keys().any(|name| name.starts_with("my-job-")), "people know it again");

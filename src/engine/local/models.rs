@@ -129,7 +129,7 @@ fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
     ))
 }
 
-/// What each role came to. Only an address in a command line may be another one than it was.
+/// What each role came to. Only an address in a command line may be another one than it was, or a shell where an image has no bash.
 fn effective(attempt: &Release) -> Table {
     let spec = &attempt.spec;
     let sample = Sample::of(&attempt.identity.key.to_string(), spec);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::failed;
 use super::host::HostImage;
-use super::owners::{Accounts, InsideUser, Subordinates};
+use super::owners::{Accounts, InsideUser, Subordinates, topmost_file};
 use crate::contract::{FileKind, Inside, View};
 use crate::engine::EngineError;
 use crate::images::{Image, Images};
@@ -76,7 +76,7 @@ impl Base {
         Ok(Self {
             kind: Kind::Host,
             ids: subordinates.map(whom.owner, whom.further, &user)?,
-            inside: Inside { home, ..Inside::default() },
+            inside: Inside { home, bash: bash_in(&[PathBuf::from("/")]), ..Inside::default() },
             user,
             stop_signal: nix::libc::SIGTERM,
             // Mapped, root's own files would be those of root inside, which is whoever has dropped the job.
@@ -101,6 +101,7 @@ impl Base {
             command: config.full_command(),
             working_directory: config.working_directory.clone(),
             home: user.home.clone(),
+            bash: bash_in(&image.layers),
         };
         let stop_signal = config.stop_signal_number();
         if !maps_ids {
@@ -167,6 +168,12 @@ impl Base {
             Kind::Image(image) => image.record.config.volumes.iter().map(PathBuf::from).collect(),
         }
     }
+}
+
+/// Where layers, top first, have a bash; where that cannot be seen, there is none.
+fn bash_in(layers: &[PathBuf]) -> Option<String> {
+    let is_there = |path: &&str| matches!(topmost_file(layers, Path::new(path), 1), Ok(Some(_)));
+    ["/bin/bash", "/usr/bin/bash"].into_iter().find(is_there).map(str::to_owned)
 }
 
 /// A scratch layer; its top shows through as the top of the whole.
