@@ -14,7 +14,7 @@ use crate::api::client::{Client, ClientError};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName};
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
-use crate::spec::sweep::in_each_other_s_way;
+use crate::spec::sweep::{in_each_other_s_way, told_once};
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
 /// How long a daemon may take to say what it would.
@@ -203,8 +203,7 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
     };
     let made = combinations.iter().map(|combination| one(&stack.with(combination), &combination.name));
     let (found, jobs): (Vec<_>, Vec<_>) = made.unzip();
-    let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
-    found.dedup();
+    let mut found = told_once(found.into_iter().flatten());
     let named = combinations.iter().map(|combination| &combination.name).zip(&jobs);
     let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.spec)));
     found.extend(in_each_other_s_way(&stack.job.file, named));
