@@ -266,6 +266,14 @@ impl Origins<'_> {
     }
 }
 
+/// How the items of the array `text` are written, without `_` in numbers; nothing where it is none.
+pub(super) fn forms_of_list(text: &str) -> Vec<String> {
+    let entries = read(&format!("list = {text}"), 0).unwrap_or_default();
+    let items = entries.first().map(|entry| &entry.node.value);
+    let Some(Value::Array(items)) = items else { return Vec::new() };
+    items.iter().map(|item| item.scalar().map(Scalar::within_text).unwrap_or_default()).collect()
+}
+
 /// A value as a document has it.
 pub(super) fn written(node: &Node) -> String {
     let mut writer = Writer { layers: Vec::new(), text: String::new(), pieces: Vec::new() };
