@@ -40,7 +40,8 @@ pub(super) async fn run(
             continue;
         }
         let (mut found, jobs) = check(path, shelf);
-        if answers && !found.iter().any(Diagnostic::is_error) {
+        let is_good = !found.iter().any(Diagnostic::is_error);
+        if answers && is_good {
             if let Err(why) = said_by_daemon(client, shelf, path, &jobs, &mut found).await {
                 answers = false;
                 let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
@@ -48,7 +49,8 @@ pub(super) async fn run(
             }
             found.dedup();
         }
-        if found.iter().any(Diagnostic::is_error) {
+        let is_refused = found.iter().any(Diagnostic::is_error);
+        if is_refused {
             exit = Exit::Failure;
         }
         for diagnostic in &found {
@@ -57,10 +59,15 @@ pub(super) async fn run(
                 Format::People => output::line(&diagnostic.to_string())?,
             }
         }
-        if !found.iter().any(Diagnostic::is_error) && format == Format::Json {
+        // Where only the daemon has no room for it, there is something to run all the same.
+        if is_good && format == Format::Json {
             output::json(&as_json(path, &jobs, effective))?;
-        } else if !found.iter().any(Diagnostic::is_error) {
-            let told = if found.is_empty() { "ok" } else { "runs" };
+        } else if is_good {
+            let told = match (is_refused, found.is_empty()) {
+                (true, _) => "is right, but has no room here",
+                (false, true) => "ok",
+                (false, false) => "runs",
+            };
             let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
             output::line(&format!("{}: {told}{sweep}", path.display()))?;
             for Made { name, spec, .. } in &jobs {
