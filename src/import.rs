@@ -2,7 +2,7 @@
 //!
 //! Each reader takes the fields that it carries out of the document; what is left over is known to mean nothing here
 //! or is named as lost ([`fields`]). All of them fill the same [`draft`], which [`write`] prints. [`openpai_export`] goes the
-//! other way. Called by the command line only; reads no file and asks no daemon.
+//! other way; [`own`] reads jobs of ours as JSON. Called by the command line only; reads no file and asks no daemon.
 
 mod command;
 mod draft;
@@ -18,6 +18,7 @@ pub mod openpai_lacks;
 mod openpai_tasks;
 mod openpai_v1;
 mod openpai_v2;
+pub mod own;
 mod pod;
 mod quantity;
 mod tags;

@@ -14,7 +14,7 @@ use crate::api::client::{Client, ClientError};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName};
 use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
-use crate::spec::sweep::in_each_other_s_way;
+use crate::spec::sweep::{in_each_other_s_way, told_once};
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
 /// How long a daemon may take to say what it would.
@@ -40,7 +40,8 @@ pub(super) async fn run(
             continue;
         }
         let (mut found, jobs) = check(path, shelf);
-        if answers && !found.iter().any(Diagnostic::is_error) {
+        let is_good = !found.iter().any(Diagnostic::is_error);
+        if answers && is_good {
             if let Err(why) = said_by_daemon(client, shelf, path, &jobs, &mut found).await {
                 answers = false;
                 let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
@@ -48,7 +49,8 @@ pub(super) async fn run(
             }
             found.dedup();
         }
-        if found.iter().any(Diagnostic::is_error) {
+        let is_refused = found.iter().any(Diagnostic::is_error);
+        if is_refused {
             exit = Exit::Failure;
         }
         for diagnostic in &found {
@@ -57,10 +59,15 @@ pub(super) async fn run(
                 Format::People => output::line(&diagnostic.to_string())?,
             }
         }
-        if !found.iter().any(Diagnostic::is_error) && format == Format::Json {
+        // Where only the daemon has no room for it, there is something to run all the same.
+        if is_good && format == Format::Json {
             output::json(&as_json(path, &jobs, effective))?;
-        } else if !found.iter().any(Diagnostic::is_error) {
-            let told = if found.is_empty() { "ok" } else { "runs" };
+        } else if is_good {
+            let told = match (is_refused, found.is_empty()) {
+                (true, _) => "is right, but has no room here",
+                (false, true) => "ok",
+                (false, false) => "runs",
+            };
             let sweep = if jobs.len() > 1 { format!(", a sweep of {} jobs", jobs.len()) } else { String::new() };
             output::line(&format!("{}: {told}{sweep}", path.display()))?;
             for Made { name, spec, .. } in &jobs {
@@ -203,8 +210,7 @@ fn check_stack(stack: &Stack, name: &JobName) -> (Vec<Diagnostic>, Vec<Made>) {
     };
     let made = combinations.iter().map(|combination| one(&stack.with(combination), &combination.name));
     let (found, jobs): (Vec<_>, Vec<_>) = made.unzip();
-    let mut found: Vec<Diagnostic> = found.into_iter().flatten().collect();
-    found.dedup();
+    let mut found = told_once(found.into_iter().flatten());
     let named = combinations.iter().map(|combination| &combination.name).zip(&jobs);
     let named = named.filter_map(|(name, job)| Some((name, &job.as_ref()?.spec)));
     found.extend(in_each_other_s_way(&stack.job.file, named));

@@ -13,6 +13,8 @@ use super::output::{self, Format};
 use super::shelf::{Made, Shelf, tell};
 use super::{Exit, unreadable};
 use crate::ids::JobKey;
+use crate::import::Loss;
+use crate::import::own::Keys;
 use crate::spec::template::Template;
 use crate::spec::{Diagnostic, Layer, Stack};
 
@@ -92,9 +94,11 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
     stack.template = layer;
     shelf.offer(&mut stack, &path)?;
     let mut found = stack.expand().diagnostics;
-    if given.is_some_and(|given| given.form == Form::Json) {
-        // Lines are those of what it became; the key is told.
-        found.iter_mut().filter(|found| found.file == named).for_each(|found| (found.line, found.column) = (0, 0));
+    if let Some(Given { keys: Some(keys), .. }) = &given {
+        // Lines are those of what it became.
+        found.iter_mut().filter(|found| found.file == named).for_each(|found| put_back(found, keys));
+        let told = |loss: &Loss| output::aside(&output::plain(&format!("{named}:{}: {loss}", loss.line)));
+        keys.losses.iter().for_each(told);
     }
     if found.iter().any(Diagnostic::is_error) {
         tell(&found);
@@ -137,6 +141,12 @@ fn would_write(job: &JobKey, path: &Path, text: &str, format: Format) -> anyhow:
     Ok(Exit::Success)
 }
 
+/// To the place in the JSON of the key that it is about.
+fn put_back(found: &mut Diagnostic, keys: &Keys) {
+    let place = found.key.as_deref().and_then(|key| keys.place(key));
+    (found.line, found.column) = place.unwrap_or_default();
+}
+
 /// Longest text that is taken, bytes: that of a job file.
 const TEXT_MAX: u64 = 256 << 10;
 
@@ -144,14 +154,9 @@ const TEXT_MAX: u64 = 256 << 10;
 struct Given {
     /// How people are told of it.
     shown: String,
-    form: Form,
     text: String,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
-    Toml,
-    Json,
+    /// Where it was JSON.
+    keys: Option<Keys>,
 }
 
 /// The text of a job file; what is one object of JSON becomes TOML, in the same order.
@@ -170,13 +175,11 @@ fn keys(file: &Path) -> anyhow::Result<Given> {
         bail!("{shown} is empty; nothing was written");
     }
     if !text.trim_start().starts_with('{') {
-        return Ok(Given { shown, form: Form::Toml, text });
+        return Ok(Given { shown, text, keys: None });
     }
     // Its errors tell line and column.
-    let table: toml::Table =
-        serde_json::from_str(&text).with_context(|| format!("{shown} is no JSON of a job's keys"))?;
-    let text = toml::to_string(&table).with_context(|| format!("{shown} cannot be written as TOML"))?;
-    Ok(Given { shown, form: Form::Json, text })
+    let keys = Keys::read(&text).with_context(|| format!("{shown} is no JSON of a job's keys"))?;
+    Ok(Given { shown, text: keys.toml.clone(), keys: Some(keys) })
 }
 
 /// Of text that may be wrong, which is told later.

@@ -15,6 +15,7 @@ use crate::api::client::Client;
 use crate::api::wire::Seen;
 use crate::contract::{Sample, Task, command, shells, shown};
 use crate::ids::JobKey;
+use crate::import::openpai_export::without_dates;
 use crate::spec::{
     Command, DesiredState, GpuPart, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Resources,
     Role, Stack, SyncAt, parse,
@@ -82,10 +83,16 @@ struct Shown<'a> {
     keys: toml::Table,
 }
 
+/// Dates are texts, as they are written: JSON has none.
+fn keys_of(text: &str) -> toml::Table {
+    let table = text.parse::<toml::Table>().unwrap_or_default();
+    table.into_iter().map(|(key, value)| (key, without_dates(&value))).collect()
+}
+
 pub(super) fn run(name: &str, text: &str, effective: bool, format: Format) -> anyhow::Result<Exit> {
     if !effective {
         match format {
-            Format::Json => output::json(&Shown { spec: text, keys: text.parse().unwrap_or_default() })?,
+            Format::Json => output::json(&Shown { spec: text, keys: keys_of(text) })?,
             Format::People => output::line(text.trim_end())?,
         }
         return Ok(Exit::Success);

@@ -83,6 +83,8 @@ pub(super) struct DraftResources {
 
 /// Roles that serve by their name alone, as `spec` has it.
 const SERVING: [&str; 4] = ["ps", "scheduler", "server", "tensorboard"];
+/// What lays out the files of sshd, where their paths say so.
+const OF_FILES: [&str; 10] = ["mkdir", "chmod", "chown", "cp", "mv", "ln", "cat", "echo", "sed", "touch"];
 const CPU_MIN: f64 = 0.1;
 const RETRIES: &str = "retries";
 /// Most retries of a job and of a role.
@@ -293,24 +295,29 @@ impl Draft {
 }
 
 impl DraftRole {
-    /// Where its tasks only run sshd, so that ranks reach them, they run what stands for it here.
-    pub(super) fn waits_for_ranks(&mut self) {
-        let is_sshd = |word: &str| word == "sshd" || word.ends_with("/sshd");
-        let ends_so = |text: &str| {
-            let mut commands = text.split([';', '\n', '&']).map(str::trim).filter(|command| !command.is_empty());
-            let last = commands.next_back().unwrap_or_default();
-            last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd)
-        };
-        let waits = match &self.command {
+    /// Where its tasks only run sshd, so that ranks reach them, they run what stands for it here. What they do before that and is no
+    /// preparation of sshd is told.
+    pub(super) fn waits_for_ranks(&mut self, losses: &mut Vec<Loss>) {
+        let dropped = match &self.command {
             Command::Exec(words) => match words.as_slice() {
-                [shell, dash, text] if shell.ends_with("sh") && dash == "-c" => ends_so(text),
-                words => words.first().is_some_and(|word| is_sshd(word)),
+                [shell, dash, text] if shell.ends_with("sh") && dash == "-c" => before_sshd(text),
+                words => words.first().filter(|word| is_sshd(word)).map(|_| Vec::new()),
             },
-            Command::Shell(text) => ends_so(text),
-            Command::Default => false,
+            Command::Shell(text) => before_sshd(text),
+            Command::Default => None,
         };
-        if waits {
-            self.command = Command::Default;
+        let Some(dropped) = dropped else { return };
+        self.command = Command::Default;
+        if !dropped.is_empty() {
+            let source = self.sources.iter().find(|source| source.key == "command");
+            let (field, line) =
+                source.map_or((format!("roles.{}", self.name), 0), |at| (at.field.clone(), at.place.line));
+            let why = format!(
+                "{:?} ran before sshd; here ranks are started without sshd and this role runs no command: put it into the image, or \
+                 before the program that the launcher starts",
+                dropped.join("; ")
+            );
+            losses.push(Loss { field, line, why });
         }
     }
 
@@ -359,6 +366,29 @@ impl DraftRole {
         let serves = holds == Holds::No;
         self.serves = (by_name != serves).then_some(serves);
     }
+}
+
+fn is_sshd(word: &str) -> bool {
+    word == "sshd" || word.ends_with("/sshd")
+}
+
+/// The commands of a line that ends in sshd, but for those that only prepare it.
+fn before_sshd(text: &str) -> Option<Vec<String>> {
+    // `2>&1` and `&>` end no command.
+    let text = text.replace(">&", ">").replace("&>", ">");
+    let mut commands: Vec<&str> =
+        text.split([';', '\n', '&', '|']).map(str::trim).filter(|command| !command.is_empty()).collect();
+    let last = commands.pop()?;
+    let is_last = last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd);
+    is_last.then(|| commands.into_iter().filter(|command| !prepares_sshd(command)).map(str::to_owned).collect())
+}
+
+/// Its directories, keys and settings, which nobody needs here.
+fn prepares_sshd(command: &str) -> bool {
+    let program = command.split_whitespace().next().unwrap_or_default();
+    let program = program.rsplit('/').next().unwrap_or_default();
+    let is_of_files = OF_FILES.contains(&program) && command.contains("ssh");
+    is_of_files || ["ssh-keygen", "set", ":", "true"].contains(&program) || command.starts_with('#')
 }
 
 /// Whether the key `own` is `key`, or a part of it.

@@ -1,9 +1,9 @@
-//! Notes of a document as `extras` of a job file.
+//! Notes of a document as `extras` of a job file, and other values as TOML has them.
 
 use super::Loss;
 use super::node::{Node, Value};
 
-/// A value for `extras`; nulls, which TOML has not, are told by their path.
+/// A value, as for `extras`; nulls, which TOML has not, are told by their path.
 pub(super) fn to_toml(node: &Node, path: &str, losses: &mut Vec<Loss>) -> Option<toml::Value> {
     Some(match &node.value {
         Value::Null => {
@@ -23,8 +23,8 @@ pub(super) fn to_toml(node: &Node, path: &str, losses: &mut Vec<Loss>) -> Option
             toml::Value::Array(items.filter_map(|(i, item)| to_toml(item, &format!("{path}[{i}]"), losses)).collect())
         }
         Value::Map(entries) => {
-            let field =
-                |(name, node): &(String, Node)| Some((name.clone(), to_toml(node, &format!("{path}.{name}"), losses)?));
+            let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+            let field = |(name, node): &(String, Node)| Some((name.clone(), to_toml(node, &at(name), losses)?));
             toml::Value::Table(entries.iter().filter_map(field).collect())
         }
     })

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::draft::{Draft, DraftRole, Holds, RETRIES_MAX};
 use super::fields::{Fate, Fates, Fields};
 use super::node::Node;
-use super::openpai_v1::{bound, check_bounds, ends_at_once, set_policy, tell_of_tolerated};
+use super::openpai_v1::{MIN_FAILED, bound, check_bounds, ends_at_once, set_policy, tell_of_tolerated};
 use super::{ImportError, Imported, Loss, pod};
 use crate::spec::Command;
 
@@ -51,7 +51,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         draft.roles.push(role);
     }
     draft.came_from(&spec, &[("roles", &["taskRoles"])]);
-    ends_at_once(&mut draft.roles);
+    ends_at_once(&mut draft.roles, &mut draft.losses);
     spec.leave(&[], &mut draft.losses);
     draft.finish()
 }
@@ -110,6 +110,7 @@ fn read_role(fields: &mut Fields, draft: &mut Draft) -> Result<DraftRole, Import
 fn completion(role: &mut DraftRole, mut fields: Fields, losses: &mut Vec<Loss>) -> Result<(), ImportError> {
     let failed = if fields.has("minFailedTaskCount") { bound(&mut fields, "minFailedTaskCount")? } else { Some(1) };
     set_policy(role, failed, bound(&mut fields, "minSucceededTaskCount")?);
+    role.came_from(&fields, &[(MIN_FAILED, &["minFailedTaskCount"])]);
     check_bounds(role, &fields)?;
     tell_of_tolerated(role, fields.at("minFailedTaskCount"), losses);
     fields.leave(&[], losses);

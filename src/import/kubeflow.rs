@@ -260,7 +260,7 @@ impl Shape<'_> {
             met.extend(meeting.map(|meeting| (role.name.clone(), meeting)));
             if let Some(slots) = self.slots.filter(|_| serves) {
                 // The operator's workers run sshd; here Trainyard's own agent starts the ranks.
-                role.waits_for_ranks();
+                role.waits_for_ranks(&mut draft.losses);
                 role.own.push(("slots".to_owned(), slots.to_string()));
             }
             fields.leave(&[], &mut draft.losses);

@@ -331,8 +331,8 @@ fn dated(spec: &JobSpec) -> Map<String, Value> {
     dated.map(|(name, value)| (name.clone(), json!(value.to_string()))).collect()
 }
 
-/// As it comes back from JSON.
-fn without_dates(value: &toml::Value) -> toml::Value {
+/// As JSON can say it and it comes back from there: dates and infinite numbers are texts.
+pub fn without_dates(value: &toml::Value) -> toml::Value {
     match value {
         toml::Value::Datetime(date) => toml::Value::String(date.to_string()),
         toml::Value::Float(number) if !number.is_finite() => toml::Value::String(number.to_string()),

@@ -2,7 +2,7 @@
 
 use super::Loss;
 use super::openpai_export::{fitted_part, fitted_roles, image, is_of_all};
-use crate::spec::{Command, GpuPart, Image, JobSpec, Main, Platform, Role};
+use crate::spec::{Command, DesiredState, GpuPart, Image, JobSpec, Main, OnOverrun, Platform, Priority, Retry, Role};
 
 /// By the keys of the job file.
 pub fn lacks(spec: &JobSpec) -> Vec<Loss> {
@@ -41,6 +41,42 @@ fn of_job(spec: &JobSpec) -> Vec<Loss> {
         (!spec.mounts.is_empty() || !spec.remotes.is_empty(), "mounts", "are not there: let the command fetch them"),
         (spec.roles.iter().any(|role| role.is_service), "services", "are not started there"),
         (is_framework, "framework", "and contract are not known there: tasks find OpenPAI's own variables only"),
+        (
+            spec.state == DesiredState::Held,
+            "state",
+            "\"held\" is not known there: it starts as soon as it is submitted",
+        ),
+        (
+            spec.state == DesiredState::Stopped,
+            "state",
+            "\"stopped\" is not known there: it starts when it is submitted",
+        ),
+        (
+            !spec.after.is_empty(),
+            "after",
+            "is not known there: it waits for no other job, so submit it when these have ended",
+        ),
+        (spec.max_duration.is_some(), "max_duration", "is not known there: it runs as long as it takes"),
+        (
+            spec.on_overrun == OnOverrun::Stop,
+            "on_overrun",
+            "\"stop\" is not known there, nor is expected_duration: it runs as long as it takes",
+        ),
+        (
+            spec.retry.on != Retry::default().on,
+            "retry.on",
+            "is not known there: OpenPAI tries again after any failure, up to retryCount",
+        ),
+        (
+            spec.priority != Priority::NORMAL,
+            "priority",
+            "is not known there in v1: choose a virtual cluster that has it",
+        ),
+        (
+            spec.stop_grace != spec.contract.stop_grace(),
+            "stop_grace",
+            "is not known there: tasks have the time that the cluster gives them",
+        ),
     ];
     rules.into_iter().filter(|(is_so, ..)| *is_so).map(|(_, key, why)| loss(key.to_owned(), why)).collect()
 }

@@ -5,7 +5,7 @@ use super::draft::{Draft, DraftResources, DraftRole, Holds};
 use super::fields::{Fate, Fates, Fields};
 use super::node::{Node, Value};
 use super::openpai_v1::{
-    bound, check_bounds, drop_default_cluster, ends_at_once, job_name, ports, set_policy, tell_of_tolerated,
+    MIN_FAILED, bound, check_bounds, drop_default_cluster, ends_at_once, job_name, ports, set_policy, tell_of_tolerated,
 };
 use super::openpai_v2;
 use super::{ImportError, Imported, Loss};
@@ -58,7 +58,7 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         task.leave(ROLE, &mut draft.losses);
     }
     draft.came_from(&fields, &[("roles", &["tasks"]), ("retries", &["retryCount"])]);
-    ends_at_once(&mut draft.roles);
+    ends_at_once(&mut draft.roles, &mut draft.losses);
     drop_default_cluster(&mut fields)?;
     fields.leave(JOB, &mut draft.losses);
     draft.losses.extend(names.losses());
@@ -93,6 +93,7 @@ fn role(
     role.command = Command::Shell(lines.join("\n"));
     let failed = if fields.is_written("minFailedTaskCount") { bound(fields, "minFailedTaskCount")? } else { Some(1) };
     set_policy(&mut role, failed, bound(fields, "minSucceededTaskCount")?);
+    role.came_from(fields, &[(MIN_FAILED, &["minFailedTaskCount"])]);
     check_bounds(&role, fields)?;
     tell_of_tolerated(&role, fields.at("minFailedTaskCount"), losses);
     resources(&mut role, &mut resource, gpu_type, losses)?;

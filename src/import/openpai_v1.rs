@@ -2,12 +2,17 @@
 
 use super::draft::{Draft, DraftResources, DraftRole, Holds};
 use super::extras::to_toml;
-use super::fields::{Fate, Fates, Fields, LOGIN};
-use super::node::Node;
+use super::fields::{Fate, Fates, Fields, LOGIN, Source};
+use super::node::{Node, Place};
 use super::openpai_export::{KEY, can_name, put_back};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
 use crate::spec::{Command, Main, MinSucceeded, OutsidePort, Port};
+
+/// The key that a policy's bound of failures becomes.
+pub(super) const MIN_FAILED: &str = "min_failed";
+const IS_ENDED: &str = "lets its tasks fail, so that it is not main here, whose failure would be the job's: all of its tasks succeeding does not end the job by itself, as it does there; write main = true in place of min_failed if it is to";
+const IS_MAIN: &str = "lets its tasks fail there; here one that fails fails the job and stops the others, since it is main, which ends the job when all of its tasks have succeeded, as there; with min_failed = \"never\" in place of main the job waits for every role";
 
 const DIRECTORY: &str = "an address of the cluster; put the files into the workspace's datasets/NAME and write datasets = [\"NAME\"], seen at /dataset";
 
@@ -49,8 +54,11 @@ pub(super) fn read(document: Node) -> Result<Imported, ImportError> {
         role.leave(&[], &mut draft.losses);
     }
     draft.came_from(&fields, JOB_KEYS);
-    ends_at_once(&mut draft.roles);
     let own = extras(&mut draft, fields.object("extras")?);
+    // What we have exported says itself what its roles are.
+    if own.is_none() {
+        ends_at_once(&mut draft.roles, &mut draft.losses);
+    }
     drop_default_cluster(&mut fields)?;
     fields.leave(JOB, &mut draft.losses);
     if let Some(own) = own {
@@ -118,6 +126,7 @@ fn read_role(
     // null is "never", absent is 1.
     let failed = if fields.is_written("minFailedTaskCount") { bound(fields, "minFailedTaskCount")? } else { Some(1) };
     set_policy(&mut role, failed, bound(fields, "minSucceededTaskCount")?);
+    role.came_from(fields, &[(MIN_FAILED, &["minFailedTaskCount"])]);
     check_bounds(&role, fields)?;
     tell_of_tolerated(&role, fields.at("minFailedTaskCount"), losses);
     let megabytes = |number: Option<i64>, default: u64| Bytes::mib(number.map_or(default, i64::unsigned_abs));
@@ -205,12 +214,31 @@ pub(super) fn tell_of_tolerated(role: &DraftRole, field: String, losses: &mut Ve
 }
 
 /// Of several roles, one all of whose tasks are waited for ends the job by itself in OpenPAI; ours does that if it is `main`.
-pub(super) fn ends_at_once(roles: &mut [DraftRole]) {
+pub(super) fn ends_at_once(roles: &mut [DraftRole], losses: &mut Vec<Loss>) {
     let several = roles.len() > 1;
+    let is_of_all = |role: &DraftRole| role.min_succeeded == MinSucceeded::Count(role.count);
+    let ends_it = |role: &DraftRole| matches!(role.min_succeeded, MinSucceeded::Count(_));
+    let is_ended = roles.iter().any(|role| ends_it(role) && !(is_of_all(role) && role.min_failed.is_none()));
     for role in roles {
-        if role.min_succeeded == MinSucceeded::Count(role.count) {
-            role.main = if several { Main::Role } else { Main::No };
+        if is_of_all(role) {
             role.min_succeeded = MinSucceeded::All;
+            role.main = if several { leads(role, is_ended, losses) } else { Main::No };
         }
     }
+}
+
+/// A `main` role that fails fails the job. One that may fail is `main` only where no other role would end the job: without it those
+/// that never end would hold it open.
+fn leads(role: &mut DraftRole, is_ended: bool, losses: &mut Vec<Loss>) -> Main {
+    if role.min_failed.is_some() {
+        return Main::Role;
+    }
+    let (main, why) = if is_ended { (Main::No, IS_ENDED) } else { (Main::Role, IS_MAIN) };
+    if main == Main::Role {
+        role.min_failed = Some(1);
+    }
+    let of_role = Source { key: "", field: format!("roles.{}", role.name), place: Place::default() };
+    let source = role.sources.iter().find(|source| source.key == MIN_FAILED).unwrap_or(&of_role);
+    losses.push(Loss { field: source.field.clone(), line: source.place.line, why: why.to_owned() });
+    main
 }

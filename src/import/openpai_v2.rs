@@ -4,7 +4,7 @@ use super::draft::{Draft, DraftResources, DraftRole, Holds, RETRIES_MAX};
 use super::extras::to_toml;
 use super::fields::{Fate, Fates, Fields, LOGIN};
 use super::node::{Node, Value};
-use super::openpai_v1::{bound, check_bounds, ends_at_once, job_name, set_policy, tell_of_tolerated};
+use super::openpai_v1::{MIN_FAILED, bound, check_bounds, ends_at_once, job_name, set_policy, tell_of_tolerated};
 use super::tags::{Scope, render};
 use super::{ImportError, Imported, Loss};
 use crate::ids::Bytes;
@@ -141,7 +141,7 @@ impl Tasks<'_> {
             let role = self.role(name, fields, &mut typed, &mut draft.losses)?;
             draft.roles.push(role);
         }
-        ends_at_once(&mut draft.roles);
+        ends_at_once(&mut draft.roles, &mut draft.losses);
         Ok(typed)
     }
 
@@ -180,6 +180,7 @@ impl Tasks<'_> {
         let given = fields.has("minSucceededInstances");
         let succeeded = bound(&mut fields, "minSucceededInstances")?;
         set_policy(role, failed, if given { succeeded } else { Some(role.count) });
+        role.came_from(&fields, &[(MIN_FAILED, &["minFailedInstances"])]);
         check_bounds(role, &fields)?;
         tell_of_tolerated(role, fields.at("minFailedInstances"), losses);
         fields.leave(&[], losses);

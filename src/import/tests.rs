@@ -1,6 +1,7 @@
 mod export;
 mod framework;
 mod kubeflow;
+mod policies;
 mod refusals;
 mod tasks;
 mod trainjob;
@@ -10,8 +11,16 @@ use super::*;
 use crate::spec::Main;
 use crate::spec::{self, Command, DesiredState, JobSpec, MinSucceeded};
 
+/// Of all that is imported here: no file says in one key what another one takes back.
 fn jobs(text: &str) -> Vec<Imported> {
-    import(text).unwrap_or_else(|error| panic!("{error}")).jobs
+    let jobs = import(text).unwrap_or_else(|error| panic!("{error}")).jobs;
+    // What we have exported comes back as it was, be it so.
+    for job in jobs.iter().filter(|_| !text.contains("\"trainyard\":")) {
+        let (_, found) = spec::parse(&format!("{}.toml", job.name), &job.toml);
+        let against = found.iter().find(|found| found.message.contains("contradict each other"));
+        assert_eq!(against, None, "{}", job.toml);
+    }
+    jobs
 }
 
 fn only(text: &str) -> Imported {

@@ -255,7 +255,7 @@ fn tasks(spec: &mut Fields, of_job: &[Policy], draft: &mut Draft) -> Result<Vec<
         }
         task.leave(TASK, &mut draft.losses);
         if draft.framework == Some("mpi") {
-            role.waits_for_ranks();
+            role.waits_for_ranks(&mut draft.losses);
         }
         draft.roles.push(role);
     }

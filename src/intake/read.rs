@@ -9,7 +9,7 @@ use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask}
 use super::{Arrival, Made, Swept};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
-use crate::spec::sweep::{Combination, in_each_other_s_way};
+use crate::spec::sweep::{Combination, in_each_other_s_way, told_once};
 use crate::spec::{Diagnostic, JobSpec, Layer, Offer, ResourceSpecs, Stack};
 use crate::store::record::{Owner, SourceRecord, SweepRecord, TemplateRecord};
 
@@ -200,7 +200,17 @@ fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) 
         source.sweep = Some(SweepRecord { of: key.job.clone(), values: combination.values });
         Ok(Swept { key: JobKey::new(key.workspace.clone(), combination.name), source, spec })
     };
-    let jobs = combinations.into_iter().map(job).collect::<Result<Vec<_>, Unread>>()?;
+    let (mut jobs, mut bad) = (Vec::new(), Vec::new());
+    for made in combinations.into_iter().map(job) {
+        match made {
+            Ok(job) => jobs.push(job),
+            Err(Unread::Bad(found)) => bad.extend(found),
+            Err(other) => return Err(other),
+        }
+    }
+    if !bad.is_empty() {
+        return Err(Unread::Bad(told_once(bad)));
+    }
     let named = jobs.iter().map(|swept| (&swept.key.job, &swept.spec));
     match in_each_other_s_way(&stack.job.file, named) {
         Some(found) => Err(Unread::Bad(vec![found])),

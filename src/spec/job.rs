@@ -454,6 +454,31 @@ pub enum ListItem {
     Plain(String),
 }
 
+impl Role {
+    fn with_plain_lists(&self) -> Self {
+        let params = self.params.iter().map(|(name, param)| (name.clone(), param.with_plain_lists()));
+        Self { params: params.collect(), ..self.clone() }
+    }
+}
+
+impl Param {
+    /// Numbers of lists in one form, whatever they are written like: earlier versions have not kept that of the file, and none of
+    /// their jobs is another one for it.
+    fn with_plain_lists(&self) -> Self {
+        let plain = |item: &ListItem| match item {
+            ListItem::Plain(text) if !text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let number = text.parse().ok().filter(|_| text.parse::<i64>().is_err());
+                ListItem::Plain(number.map_or_else(|| text.clone(), |number| toml::Value::Float(number).to_string()))
+            }
+            other => other.clone(),
+        };
+        match self {
+            Self::List(items) => Self::List(items.iter().map(plain).collect()),
+            other => other.clone(),
+        }
+    }
+}
+
 impl ListItem {
     /// As arguments have it.
     pub fn as_str(&self) -> &str {
@@ -571,6 +596,7 @@ impl JobSpec {
             rerun: 0,
             extras: toml::Table::new(),
             on_edit: OnEdit::After,
+            roles: self.roles.iter().map(Role::with_plain_lists).collect(),
             ..self.clone()
         };
         let digest = Sha256::digest(format!("{ran:?}").as_bytes());

@@ -2,7 +2,7 @@
 //!
 //! Each file is checked by itself. Tables merge, everything else is replaced; the result is read as a job file is, and
 //! what is wrong with it is told at the place in the file that said it. A job of one file is that file, untouched.
-//! The values of one job of a sweep lie on top of all as one more file. The numbers of specs that `resources` name are put in
+//! The values of one job of a sweep lie on top of all. The numbers of specs that `resources` name are put in
 //! last.
 
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use super::diagnostic::{self, Diagnostic, Severity, Source};
 use super::job::JobSpec;
 use super::near::nearest;
 use super::resource_specs::{self, Filled, Offer};
-use super::sweep::{self, Combination};
+use super::sweep::{self, Chosen, Combination};
 use super::template::{Given, Param, Template, error, too_large};
 use super::tree::{self, Entry, Origin, take};
 use super::{JOB_FILE_MAX_BYTES, parse, parse_source, sort};
@@ -79,7 +79,7 @@ pub struct Stack {
     /// Sizes that `resources` may name.
     pub specs: Offer,
     /// The values of one job of a sweep.
-    combination: Option<Layer>,
+    combination: Option<Chosen>,
 }
 
 /// What a job says beside what it takes from elsewhere: its template, and specs.
@@ -154,12 +154,17 @@ impl Stack {
     }
 
     fn own_layers(&self) -> impl DoubleEndedIterator<Item = &Layer> {
-        std::iter::once(&self.job).chain(&self.overrides).chain(&self.combination)
+        std::iter::once(&self.job).chain(&self.overrides)
+    }
+
+    /// The job file is all that there is.
+    fn is_alone(&self) -> bool {
+        self.overrides.is_empty() && self.combination.is_none()
     }
 
     fn is_plain(&self) -> bool {
         let says = |word| self.job.text.contains(word);
-        self.own_layers().count() == 1 && !["template", "with", "spec"].into_iter().any(says)
+        self.is_alone() && !["template", "with", "spec"].into_iter().any(says)
     }
 
     /// Whether one of the files may name a spec.
@@ -182,7 +187,7 @@ impl Stack {
 
     /// One of the jobs.
     pub fn with(&self, combination: &Combination) -> Self {
-        Self { combination: Some(combination.layer.clone()), ..self.clone() }
+        Self { combination: Some(combination.chosen.clone()), ..self.clone() }
     }
 
     /// Puts the files together and reads the job.
@@ -200,9 +205,7 @@ impl Stack {
             Ok((merged, filled))
         });
         match merged {
-            Ok((Merged { own: TemplateUse { name: None, .. }, .. }, Filled::No)) if self.own_layers().count() == 1 => {
-                plain(&self.job)
-            }
+            Ok((Merged { own: TemplateUse { name: None, .. }, .. }, Filled::No)) if self.is_alone() => plain(&self.job),
             Ok((merged, filled)) => self.read(merged, filled),
             Err(mut diagnostics) => {
                 sort(&mut diagnostics);
@@ -233,7 +236,8 @@ impl Stack {
 
     /// A first line that says what was put together.
     fn head(&self) -> String {
-        let files: Vec<&str> = self.template.iter().chain(self.own_layers()).map(|layer| layer.file.as_str()).collect();
+        let files = self.template.iter().chain(self.own_layers()).map(|layer| layer.file.as_str());
+        let files: Vec<&str> = files.chain(self.combination.iter().map(|chosen| chosen.told.as_str())).collect();
         format!("# Put together from {}\n", files.join(", ").replace(char::is_control, "?"))
     }
 
@@ -265,16 +269,23 @@ impl Stack {
         Ok(Merged { entries, own: said })
     }
 
-    /// The job file with its overrides.
+    /// The job file with its overrides and the values of a combination.
     fn own(&self) -> Result<Vec<Entry>, Vec<Diagnostic>> {
         let check = |layer: &Layer| check::check(&Source::new(&layer.file, &layer.text), Language::Job);
-        let found: Vec<Diagnostic> = self.own_layers().flat_map(check).collect();
+        let mut found: Vec<Diagnostic> = self.own_layers().flat_map(check).collect();
+        if let Some(chosen) = &self.combination {
+            let (text, origins) = tree::write("", &chosen.entries, self.layers());
+            found.extend(check::check(&Source::merged(&self.job.file, &text, &origins), Language::Job));
+        }
         if !found.is_empty() {
             return Err(found);
         }
         let mut own = Vec::new();
         for (number, layer) in self.own_layers().enumerate() {
             tree::overlay(&mut own, tree::read(&layer.text, number).unwrap_or_default());
+        }
+        if let Some(chosen) = &self.combination {
+            tree::overlay(&mut own, chosen.entries.clone());
         }
         Ok(own)
     }

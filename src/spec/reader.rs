@@ -22,6 +22,7 @@ use super::job::{
 };
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
+use super::tree;
 use super::wire::{WireJob, WireMap, WirePriority, WireRetry};
 use crate::ids::{Bytes, JobName, RoleName, parse_duration};
 use roles::RoleDefaults;
@@ -325,7 +326,7 @@ impl Reader<'_> {
         in_file_order(params)
             .map(|(key, value)| {
                 let param = match value.get_ref() {
-                    toml::Value::Array(items) => Param::List(items.iter().map(list_item).collect()),
+                    toml::Value::Array(items) => Param::List(self.list(items, value.span())),
                     toml::Value::Boolean(true) => Param::Flag,
                     toml::Value::String(text) => Param::Value(text.clone()),
                     other => Param::Plain(self.as_written(other, value.span())),
@@ -340,6 +341,17 @@ impl Reader<'_> {
                 (key.get_ref().clone(), param)
             })
             .collect()
+    }
+
+    /// Those in it as well.
+    fn list(&self, items: &[toml::Value], span: Range<usize>) -> Vec<ListItem> {
+        let forms = tree::forms_of_list(self.source.slice(span));
+        let written = |(place, item): (usize, &toml::Value)| match item {
+            toml::Value::String(text) => ListItem::Text(text.clone()),
+            toml::Value::Float(_) => ListItem::Plain(forms.get(place).cloned().unwrap_or_else(|| item.to_string())),
+            other => ListItem::Plain(other.to_string()),
+        };
+        items.iter().enumerate().map(written).collect()
     }
 
     /// Numbers keep the form of the file: `1e-4` stays `1e-4`.
@@ -383,13 +395,6 @@ fn in_file_order<T>(map: &WireMap<T>) -> impl Iterator<Item = (&Spanned<String>,
     let mut entries: Vec<_> = map.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
     entries.into_iter()
-}
-
-fn list_item(value: &toml::Value) -> ListItem {
-    match value {
-        toml::Value::String(text) => ListItem::Text(text.clone()),
-        other => ListItem::Plain(other.to_string()),
-    }
 }
 
 fn scalar(value: &toml::Value) -> String {

@@ -1,9 +1,9 @@
 //! `[sweep]`: one job file, a job for each combination of values.
 //!
-//! A combination is one more file on top of the others: it is checked, merged and told of as an override is. Its name
-//! is made of its values, so that a file that gets more of them only adds jobs.
+//! A combination lies on top of the files: it is checked and merged as an override is, and what is wrong with it is told where the
+//! value stands in its list. Its name is made of its values, so that a file that gets more of them only adds jobs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use sha2::{Digest, Sha256};
 
@@ -12,7 +12,7 @@ use super::job::JobSpec;
 use super::keys;
 use super::layers::Layer;
 use super::template::error;
-use super::tree::{Entry, Node, Origin, Value, written};
+use super::tree::{self, Entry, Node, Origin, Value, written};
 use crate::ids::{JobName, NameError};
 
 /// Most jobs of a sweep.
@@ -26,18 +26,28 @@ const DIGITS: usize = 6;
 const NOT_SWEPT: [&str; 2] = ["sweep", "template"];
 
 /// One job of a sweep.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Combination {
     pub name: JobName,
     /// The keys as they are written in the sweep, and their values.
     pub values: Vec<(String, String)>,
-    pub(super) layer: Layer,
+    pub(super) chosen: Chosen,
+}
+
+/// The values of a combination as keys of a job file.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Chosen {
+    /// As files are called, for who reads what was put together.
+    pub(super) told: String,
+    /// Each comes from where it stands in its list.
+    pub(super) entries: Vec<Entry>,
 }
 
 /// A key of the sweep and the values that it takes.
 struct Axis<'e> {
     /// As written in the sweep.
     label: String,
+    at: Origin,
     /// As a job file has it.
     path: Vec<String>,
     values: &'e [Node],
@@ -58,6 +68,18 @@ pub fn in_each_other_s_way<'a>(
     let message =
         format!("`mounts`: several jobs of the sweep would copy their output to {place}; put {{job}} into it");
     Some(Diagnostic { key: Some("mounts".to_owned()), ..Diagnostic::of_file(file, message) })
+}
+
+/// What was found in the combinations, each mistake once: that of one value is found wherever it stands beside others.
+pub fn told_once(found: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic> {
+    let mut told: Vec<Diagnostic> = Vec::new();
+    let mut seen = HashSet::new();
+    for found in found {
+        if seen.insert((found.file.clone(), found.line, found.column, found.message.clone())) {
+            told.push(found);
+        }
+    }
+    told
 }
 
 /// All combinations, the last key's values changing first.
@@ -153,7 +175,7 @@ impl<'e> Reader<'e, '_> {
         // What is no key of a job file is an argument.
         let is_argument = path.len() == 1 && keys::lookup(first).is_none();
         let path = is_argument.then(|| "params".to_owned()).into_iter().chain(path.iter().cloned()).collect();
-        self.axes.push(Axis { label, path, values });
+        self.axes.push(Axis { label, at: entry.at, path, values });
     }
 }
 
@@ -191,17 +213,13 @@ fn combination(file: &str, axes: &[Axis<'_>], chosen: &[&Node], name: JobName) -
     let values: Vec<(String, String)> =
         axes.iter().zip(chosen).map(|(axis, node)| (axis.label.clone(), shown(node))).collect();
     let told: Vec<String> = values.iter().map(|(label, value)| format!("{label} = {value}")).collect();
-    let lines = axes.iter().zip(chosen).map(|(axis, node)| format!("{} = {}\n", key(&axis.path), written(node)));
     let told = told.join(", ").replace(char::is_control, "?");
-    let layer = Layer { file: format!("{file} (sweep, {told})"), text: lines.collect() };
-    Combination { name, values, layer }
-}
-
-fn key(path: &[String]) -> String {
-    let is_bare =
-        |part: &str| !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    let part = |part: &String| if is_bare(part) { part.clone() } else { toml::Value::String(part.clone()).to_string() };
-    path.iter().map(part).collect::<Vec<_>>().join(".")
+    let mut entries = Vec::new();
+    for (axis, node) in axes.iter().zip(chosen) {
+        let entry = Entry::at_path(&axis.path, axis.at, (*node).clone());
+        tree::overlay(&mut entries, entry.into_iter().collect());
+    }
+    Combination { name, values, chosen: Chosen { told: format!("{file} (sweep, {told})"), entries } }
 }
 
 /// `JOB~0.1~64`, by its own values alone: what else is in the lists gives no job another name.

@@ -28,7 +28,7 @@ fn a_job_of_one_line_gets_every_default() {
 #[test]
 fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
     let spec = job(
-        "[params]\nz = 1e-4\na = true\nb = [1, 2]\nc = false\n[roles.worker]\ncount = 2\n[roles.ps]\nparams.z = 3\n",
+        "[params]\nz = 1e-4\na = true\nb = [1, 1e-4, 3.50]\nc = false\n[roles.worker]\ncount = 2\n[roles.ps]\nparams.z = 3\n",
     );
     let names: Vec<_> = spec.roles.iter().map(|role| role.name.as_str()).collect();
     assert_eq!(names, ["worker", "ps"]);
@@ -38,11 +38,14 @@ fn roles_and_params_keep_the_order_of_the_file_and_numbers_their_form() {
         [
             ("z".into(), value("1e-4")),
             ("a".into(), Param::Flag),
-            ("b".into(), Param::List(["1", "2"].map(|number| ListItem::Plain(number.into())).to_vec())),
+            ("b".into(), Param::List(["1", "1e-4", "3.50"].map(|number| ListItem::Plain(number.into())).to_vec())),
             ("c".into(), value("false"))
         ]
     );
     assert_eq!(spec.roles[1].params[0], ("z".into(), value("3")));
+    // Those of lists make no other job: versions before have had them so.
+    let list = |items: &str| job(&format!("params.b = [{items}]")).meaning();
+    assert!(list("1e-4, 3.50") == list("0.0001, 3.5") && list("3.5") != list("'3.5'") && list("1") != list("1.0"));
     assert!(spec.roles[1].serves && !spec.roles[0].serves);
 }
 

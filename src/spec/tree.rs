@@ -14,13 +14,13 @@ pub(super) struct Origin {
     pub(super) start: usize,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Node {
     pub(super) at: Origin,
     pub(super) value: Value,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Value {
     Scalar(Scalar),
     Array(Vec<Node>),
@@ -28,7 +28,7 @@ pub(super) enum Value {
 }
 
 /// A value as it was written, such as `1e-4`, and what it is.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scalar {
     pub(super) written: String,
     pub(super) plain: Plain,
@@ -44,7 +44,7 @@ pub(super) enum Plain {
 }
 
 /// A key and its value. Entries stand in the order of the file.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Entry {
     pub(super) name: String,
     /// The name as TOML has it, in quotes where it needs them.
@@ -77,6 +77,19 @@ impl Entry {
     /// A key that needs no quotes, which stands for what was written at `at`.
     pub(super) fn scalar(name: &str, at: Origin, scalar: Scalar) -> Self {
         Self { name: name.to_owned(), written: name.to_owned(), at, node: Node { at, value: Value::Scalar(scalar) } }
+    }
+
+    /// The value `node` at the key `path`, within tables; all of it stands for what was written at `at`.
+    pub(super) fn at_path(path: &[String], at: Origin, node: Node) -> Option<Self> {
+        let entry = |node: Node, name: &String| Node { at, value: Value::Table(vec![Self::new(name, at, node)]) };
+        let (first, rest) = path.split_first()?;
+        Some(Self::new(first, at, rest.iter().rev().fold(node, entry)))
+    }
+
+    fn new(name: &str, at: Origin, node: Node) -> Self {
+        let is_bare = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        let written = if is_bare { name.to_owned() } else { toml::Value::String(name.to_owned()).to_string() };
+        Self { name: name.to_owned(), written, at, node }
     }
 }
 
@@ -251,6 +264,14 @@ impl Origins<'_> {
         let into = if piece.is_verbatim && piece.end > offset { offset.saturating_sub(piece.start) } else { 0 };
         Some((&layer.file, &layer.text, piece.origin.start + into))
     }
+}
+
+/// How the items of the array `text` are written, without `_` in numbers; nothing where it is none.
+pub(super) fn forms_of_list(text: &str) -> Vec<String> {
+    let entries = read(&format!("list = {text}"), 0).unwrap_or_default();
+    let items = entries.first().map(|entry| &entry.node.value);
+    let Some(Value::Array(items)) = items else { return Vec::new() };
+    items.iter().map(|item| item.scalar().map(Scalar::within_text).unwrap_or_default()).collect()
 }
 
 /// A value as a document has it.

@@ -383,6 +383,11 @@ fn what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written
         said.status.code() == Some(1) && told.contains(&format!("{file}: the job needs ")) && told.contains("of 0.5"),
         "{told}"
     );
+    // What would run is shown all the same.
+    assert!(told.contains(&format!("{file}: is right, but has no room here\n")) && told.ends_with("true\n"), "{told}");
+    let effective = instance.cli(&["check", "--effective", &file]);
+    let told = String::from_utf8_lossy(&effective.stdout).into_owned();
+    assert!(effective.status.code() == Some(1) && told.contains("cpu = "), "{told}");
     instance.shutdown();
 }
 

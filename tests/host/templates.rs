@@ -263,10 +263,10 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
     // Pasted over it, as JSON or TOML; what is wrong is told with its place, and changes nothing.
     let before = fs::read_to_string(instance.jobs_d().join("two.toml")).unwrap();
     for (wrong, expected) in [
-        ("{\"command\": \"true\",\n \"retries\": }", "line 2 column 13"),
-        ("{\"command\": \"true\", \"env\": null}", "line 1 column"),
-        ("{\"comand\": \"true\"}", "two.json: unknown key `comand`; did you mean `command`?"),
-        ("{\"roles\": {\"w\": {\"count\": 0}}}", "two.json: `roles.w.count`: is 0"),
+        ("{\"command\": \"true\",\n \"retries\": }", "line 2, column 13: not JSON: expected value"),
+        ("{\"command\": \"true\", \"env\": null}", "line 1, column 21: `env` is null"),
+        ("{\"comand\": \"true\"}", "two.json:1:2: unknown key `comand`; did you mean `command`?"),
+        ("{\"roles\":\n {\"w\": {\"count\": 0}}}", "two.json:2:9: `roles.w.count`: is 0"),
         ("command = 1\nretries = x", "two.json:2:"),
     ] {
         fs::write(&file, wrong).unwrap();
@@ -275,6 +275,11 @@ fn a_job_goes_out_as_json_and_comes_back_the_same() {
         assert!(stderr(&refused).contains(expected), "{wrong}: {}", stderr(&refused));
     }
     assert_eq!(fs::read_to_string(instance.jobs_d().join("two.toml")).unwrap(), before);
+    // What TOML has no number for is a text, and told.
+    fs::write(&file, "{\"command\": \"true\",\n \"params\": {\"seed\": 123456789012345678901234567890}}").unwrap();
+    let large = instance.cli(&["new", "large", "--from", &from, "--dry-run"]);
+    assert!(String::from_utf8_lossy(&large.stdout).contains("seed = \"123456789012345678901234567890\""), "{large:?}");
+    assert!(stderr(&large).contains("two.json:2: params.seed: is a larger number"), "{}", stderr(&large));
     fs::write(&file, "{\"command\": \"echo over\"}").unwrap();
     assert!(stderr(&instance.cli(&["new", "two", "--from", &from])).contains("is there already"));
     instance.ok(&["new", "two", "--from", &from, "--replace"]);

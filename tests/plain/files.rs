@@ -235,3 +235,15 @@ fn check_prints_all_that_a_job_comes_to_and_knows_its_workspace_by_its_directory
         assert!(told.contains(expected), "{expected}: {told}");
     }
 }
+
+#[test]
+fn dates_of_notes_are_texts_in_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("dated.toml");
+    fs::write(&file, "command = 'x'\n[extras]\ndue = 2026-11-30\nz = [{ at = 2026-11-30T08:00:00Z }, inf]\na = 1\n")
+        .unwrap();
+    let output = trainyard(&["show", "--file", file.to_str().unwrap(), "--json"]);
+    let told = stdout(&output);
+    let keys = r#""extras":{"due":"2026-11-30","z":[{"at":"2026-11-30T08:00:00Z"},"inf"],"a":1}"#;
+    assert!(output.status.success() && told.contains(keys) && !told.contains("private"), "{output:?}");
+}

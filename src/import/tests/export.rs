@@ -174,6 +174,14 @@ fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
         ("mounts = [{ source = \"/a\", target = \"/b\" }]\n", "mounts: "),
         ("framework = \"pytorch\"\n", "framework: "),
         ("contract = \"sagemaker\"\n", "framework: "),
+        ("state = \"held\"\n", "state: \"held\" is not known there: it starts as soon"),
+        ("state = \"stopped\"\n", "state: \"stopped\" is not known there"),
+        ("after = [\"b\"]\n", "after: is not known there: it waits for no other job"),
+        ("max_duration = \"1h\"\n", "max_duration: is not known there"),
+        ("on_overrun = \"stop\"\nexpected_duration = \"1h\"\n", "on_overrun: \"stop\" is not known there"),
+        ("retry.on = [\"oom\"]\n", "retry.on: is not known there"),
+        ("priority = \"high\"\n", "priority: is not known there"),
+        ("stop_grace = \"5s\"\n", "stop_grace: is not known there"),
     ] {
         let text = told(&format!("{image}{more}"));
         assert!(text.lines().any(|line| line.starts_with(word)), "{more}: {text}");
@@ -184,7 +192,7 @@ fn what_openpai_cannot_run_is_told_and_what_it_can_is_not() {
         "",
         "contract = \"openpai\"\n",
         "env.X = \"1\"\n[roles.a]\nmain = true\n[roles.b]\n",
-        "extras.a = 1\nretries = 2\n",
+        "extras.a = 1\nretries = 2\nretry.backoff = \"1s\"\nexpected_duration = \"1h\"\nstate = \"run\"\n",
         "[roles.a]\nmain = true\n[roles.b]\nserves = true\n",
     ] {
         assert_eq!(told(&format!("{image}{known}")), "", "{known}");

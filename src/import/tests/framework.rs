@@ -51,10 +51,13 @@ fn a_framework_keeps_its_roles_its_ends_and_its_retries() {
     let [ps, worker] = spec.roles.as_slice() else { panic!("{}", job.toml) };
     assert_eq!((ps.count, ps.retries, ps.min_failed, ps.serves), (1, 3, Some(1), false));
     assert_eq!((ps.min_succeeded, ps.main), (MinSucceeded::All, Main::No));
-    // All of the workers end the framework by themselves, and failures of them do not.
-    assert_eq!((worker.count, worker.min_failed, worker.main), (2, None, Main::Role));
+    // All of the workers end the framework by themselves; that a failure of one does not is told.
+    assert_eq!((worker.count, worker.min_failed, worker.main), (2, Some(1), Main::Role));
     let told: Vec<String> = job.losses.iter().map(ToString::to_string).collect();
-    assert_eq!(told.len(), 1, "{told:#?}");
+    assert_eq!(told.len(), 2, "{told:#?}");
+    let policy =
+        "spec.taskRoles[1].frameworkAttemptCompletionPolicy.minFailedTaskCount: lets its tasks fail there; here one";
+    assert!(told.iter().any(|loss| loss.starts_with(policy)), "{told:#?}");
     assert!(told.iter().any(|loss| loss.contains("podGracefulDeletionTimeoutSec: write stop_grace")), "{told:#?}");
     let older = only(&JOB.replace("frameworkcontroller.microsoft.com", "launcher.microsoft.com"));
     assert_eq!(older.toml, job.toml);

@@ -129,3 +129,29 @@ fn a_note_leads_to_a_document_that_tells_of_it() {
     let document = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
     assert!(document.contains("Open MPI, Intel MPI and MPICH"), "{told}");
 }
+
+#[test]
+fn what_workers_of_mpi_do_before_sshd_is_named_unless_it_is_for_sshd() {
+    let text = kubeflow("MPIJob", "mpiReplicaSpecs", "", &[("Launcher", 1), ("Worker", 2)]);
+    let at = text.rfind("[python, x.py]").unwrap();
+    let told = |line: &str| {
+        let command = format!("[sh, -c, {line:?}]");
+        let job = only(&format!("{}{command}{}", &text[..at], &text[at + "[python, x.py]".len()..]));
+        assert!(!job.toml.contains("sshd -D"), "{}", job.toml);
+        assert_eq!(role(&spec_of(&job), "worker").slots, Some(1));
+        let field = "spec.mpiReplicaSpecs.Worker.template.spec.containers[0].command";
+        let told: Vec<&Loss> = job.losses.iter().filter(|loss| loss.field == field).collect();
+        assert!(told.len() <= 1 && told.iter().all(|loss| loss.line > 0), "{told:?}");
+        told.first().map(|loss| loss.why.clone()).unwrap_or_default()
+    };
+    for (line, dropped) in [
+        ("prepare-data && /usr/sbin/sshd -De", "\"prepare-data\" ran before sshd"),
+        ("mkdir -p /run/sshd; cp /data/a /scratch; exec sshd -D", "\"cp /data/a /scratch\" ran before sshd"),
+        ("mkdir -p /data\npip install x\nsshd -De", "\"mkdir -p /data; pip install x\" ran before sshd"),
+    ] {
+        let why = told(line);
+        assert!(why.starts_with(dropped), "{line}: {why}");
+    }
+    let sshd = "set -e; mkdir -p /var/run/sshd 2>&1; ssh-keygen -A && cp /keys/ssh/* /root/.ssh/ && chmod 600 /root/.ssh/id_rsa; /usr/sbin/sshd -De";
+    assert_eq!(told(sshd), "");
+}

@@ -1,4 +1,5 @@
 use super::*;
+use crate::spec::sweep::told_once;
 
 const TEMPLATE: &str = r#"
 command = "train --data ${data} --home ${HOME} --lr ${lr}"
@@ -501,13 +502,36 @@ fn what_is_wrong_with_a_sweep_is_told_at_its_place() {
     assert!(error.contains("17 × 17 combinations are more than 256"), "{error}");
     let many = (0..300).map(|number| number.to_string()).collect::<Vec<_>>().join(",");
     assert!(sweep(&format!("[sweep]\na = [{many}]\n"), &[], None).unwrap_err().contains("holds 300 values"));
-    // A bad value is told with its combination.
-    let jobs = sweep("command = 'x'\n[sweep]\nresources.cpu = [1, -1]", &[], None).unwrap();
-    let told = jobs[1].1.diagnostics[0].to_string();
-    assert!(told.starts_with("j.toml (sweep, resources.cpu = -1):1:17: `resources.cpu`: is -1"), "{told}");
     assert!(problems("template = 't'", &[], Some("command = 'x'\n[sweep]\na = [1]"))[0].contains("a template cannot"));
     let everything = "[sweep]\na = [1]\n[params]\nb = {}";
     assert!(sweep(everything, &[], None).unwrap().is_empty(), "the rest is told when the file is read");
+}
+
+#[test]
+fn a_bad_value_of_a_sweep_is_told_once_and_where_it_stands_in_its_list() {
+    let told = |job: &str, overrides: &[&str]| {
+        let jobs = sweep(job, overrides, None).unwrap();
+        let found = told_once(jobs.into_iter().flat_map(|(_, job)| job.diagnostics));
+        found.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let job = "command = 'x'\n[sweep]\nresources.cpu = [1, -1,\n 0.01]\nlr = [1, 2, 3]";
+    let cpu = told(job, &[]);
+    assert_eq!(cpu.len(), 2, "{cpu:#?}");
+    assert!(cpu[0].starts_with("j.toml:3:21: `resources.cpu`: is -1"), "{cpu:#?}");
+    assert!(cpu[1].starts_with("j.toml:4:2: `resources.cpu`: is 0.01"), "{cpu:#?}");
+    // A key that is none is one in each job, a value within a list stands there, and overrides have their own lists.
+    let key = told("command = 'x'\n[sweep]\nx = [1, 2]\n  roles.w.cuont = [1, 2]", &[]);
+    assert_eq!(key.len(), 1, "{key:#?}");
+    assert!(key[0].starts_with("j.toml:4:11: unknown key `roles.w.cuont`"), "{key:#?}");
+    let within = told("command = 'x'\n[sweep]\nafter = [['a', 'b'], ['c', ' d']]", &[]);
+    assert!(within.len() == 1 && within[0].starts_with("j.toml:3:"), "{within:#?}");
+    let over = told("command = 'x'\n[sweep]\nenv.A = [1, 2]", &["\nsweep.env.A = [1, 2]\nsweep.retries = [-1]"]);
+    assert_eq!(over.len(), 1, "{over:#?}");
+    assert!(over[0].starts_with("j.toml.d/0.toml:3:18: `retries`: is -1"), "{over:#?}");
+    // What only the whole shows is told where the files say it.
+    let whole =
+        told("command = 'x'\n[roles.w]\nmin_succeeded = 3\n[sweep]\nroles.w.count = [2, 4]\nseed = [1, 2]", &[]);
+    assert!(whole.len() == 1 && whole[0].starts_with("j.toml:3:"), "{whole:#?}");
 }
 
 #[test]
