@@ -100,6 +100,8 @@ pub struct Inside {
     pub home: String,
     /// The path of its bash, if it has one.
     pub bash: Option<String>,
+    /// What `shells` has found of each role.
+    pub(crate) unspeakable: shells::OfRoles,
 }
 
 /// One task among its peers.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::output::{self, Format};
 use super::{Exit, explain_failure};
 use crate::api::client::{Client, ClientError};
-use crate::api::wire::{JobQuery, LogQuery};
+use crate::api::wire::{EventQuery, HappeningView, JobQuery, LogQuery};
 use crate::config::Paths;
 use crate::ids::{JobKey, format_duration};
 use crate::report::JobReport;
@@ -115,12 +115,17 @@ fn told(waited: anyhow::Result<Exit>) -> Exit {
 async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
     // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
     let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
+    let mut seen = 0;
     let report = loop {
         let report = client.job(key).await?.report;
         if report.state.is_terminal() {
             break report;
         }
-        client.logs(key, &query, |_| true).await?;
+        match client.logs(key, &query, |_| true).await {
+            // They are not for everybody who may know how it is.
+            Err(ClientError::Refused { status: 403, .. }) => until_an_end(client, key, &mut seen).await?,
+            followed => followed?,
+        }
     };
     match format {
         Format::Json => output::json(&report)?,
@@ -129,6 +134,18 @@ async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyho
         }
     }
     Ok(exit_of(&report, code))
+}
+
+const ENDS: [State; 4] = [State::Succeeded, State::Failed, State::Stopped, State::Invalid];
+
+/// By its events behind those that were `seen`.
+async fn until_an_end(client: &Client, key: &JobKey, seen: &mut u64) -> Result<(), ClientError> {
+    let query = EventQuery { after: *seen, follow: true, job: Some(key.clone()), ..EventQuery::default() };
+    let each = |happened: HappeningView| {
+        *seen = happened.serial;
+        !ENDS.iter().any(|end| end.to_string() == happened.event.state)
+    };
+    client.events(&query, each).await
 }
 
 /// How a job that is over has ended; of the first task that failed, where the command's own code is asked for.

@@ -4,6 +4,9 @@
 //! busybox, which are `/bin/sh` of many images, drop these from the environment of all that they start, and bash keeps them. So such a
 //! command is run by bash where the image has one.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
 use super::{Task, command, join};
 use crate::spec::Platform;
 
@@ -21,7 +24,7 @@ pub(super) fn of_task<'t>(task: &Task<'t>) -> &'t str {
 
 /// The variables that a shell may drop, where one starts the task's program; in words.
 pub fn dropped(task: &Task<'_>) -> Option<String> {
-    let names = if command::needs_shell(task) { unspeakable(task) } else { Vec::new() };
+    let names = if command::needs_shell(task) { unspeakable(task) } else { Arc::default() };
     let first = join(names.iter().take(NAMED_MAX), ", ");
     match names.len().checked_sub(NAMED_MAX) {
         Some(more @ 1..) => Some(format!("{first} and {more} more")),
@@ -39,9 +42,41 @@ pub fn remark(task: &Task<'_>) -> Option<String> {
     ))
 }
 
+/// Names of variables by roles. A task is told as many as there are tasks, and those of one role have the same names but for numbers: they
+/// are looked at once.
+#[derive(Debug, Default)]
+pub(crate) struct OfRoles(Mutex<BTreeMap<String, Arc<[String]>>>);
+
+/// Another copy finds them anew.
+impl Clone for OfRoles {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// Nothing of what the image brings.
+impl PartialEq for OfRoles {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OfRoles {}
+
+fn unspeakable(task: &Task<'_>) -> Arc<[String]> {
+    let known = || task.inside.unspeakable.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let role = task.role.name.as_str();
+    if let Some(names) = known().get(role) {
+        return names.clone();
+    }
+    let names: Arc<[String]> = look_for_unspeakable(task).into();
+    known().insert(role.to_owned(), names.clone());
+    names
+}
+
 /// Those that the job's file gives, and under another platform's contract those of the platform. What the image sets itself it can
 /// do without, and under `native` the names of other platforms are beside our own.
-fn unspeakable(task: &Task<'_>) -> Vec<String> {
+fn look_for_unspeakable(task: &Task<'_>) -> Vec<String> {
     let told = match task.spec.contract.platform {
         Platform::Native => task.role.env.clone(),
         _ => super::told(task),

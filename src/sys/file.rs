@@ -633,6 +633,24 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_rights_of_a_group_are_its_own_and_not_the_most_of_who_is_named_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = || class_mode(dir.path(), &dir.path().metadata().unwrap()).unwrap() & 0o7777;
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o2750)).unwrap();
+        assert_eq!(mode(), 0o2750);
+        // A version; the owner, a named user, the group, the mask, all others.
+        let entries = [(1u16, 7u16, u32::MAX), (2, 7, 1234), (4, 5, u32::MAX), (16, 7, u32::MAX), (32, 0, u32::MAX)];
+        let entry = |(tag, rights, id): (u16, u16, u32)| {
+            [&tag.to_le_bytes()[..], &rights.to_le_bytes(), &id.to_le_bytes()].concat()
+        };
+        let list = [2u32.to_le_bytes().to_vec(), entries.map(entry).concat()].concat();
+        let (name, flags) = (c"system.posix_acl_access", rustix::fs::XattrFlags::empty());
+        rustix::fs::setxattr(dir.path(), name, &list, flags).unwrap();
+        assert_eq!(dir.path().metadata().unwrap().mode() & 0o7777, 0o2770, "as the kernel shows it");
+        assert_eq!(mode(), 0o2750);
+    }
+
+    #[test]
     fn what_is_removed_for_good_does_not_come_back_after_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");

@@ -239,7 +239,7 @@ fn paddle_s_own_check_finds_two_nodes() {
     ] {
         let text = format!(
             "contract = \"{contract}\"\nframework = \"paddle\"\ncode = \"check\"\n{OFFLINE}command = {command:?}\n\
-             max_duration = \"400s\"\nresources = {{ cpu = 1, memory = \"4GiB\" }}\n[roles.worker]\ncount = 2\n"
+             resources = {{ cpu = 1, memory = \"4GiB\" }}\n[roles.worker]\ncount = 2\n"
         );
         let report = run(&instance, name, &text);
         let logs = [0, 1].map(|worker| instance.log(name, &format!("worker-{worker}")));

@@ -14,8 +14,8 @@ use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Made, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{
-    Answer, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart, Settings,
-    TakenIn, Verb, Work,
+    Answer, Beside, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart,
+    Settings, Sight, TakenIn, Verb, Work,
 };
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
@@ -29,6 +29,7 @@ use super::simulation;
 
 mod cards;
 mod lost;
+mod owners;
 mod parts;
 mod swept;
 mod waiting;
