@@ -143,6 +143,9 @@ fn what_came_before_the_cards_were_known_is_judged_once_when_they_are() {
     daemon.restart();
     let again = [accepted("a/much", &gpus(3)), accepted("a/share", "resources = { cpu = 1, gpu_memory = \"81GiB\" }")];
     daemon.files(again.into());
+    assert_eq!(daemon.states(["a/much", "a/share"]), [State::Waiting; 2], "it is not known again");
+    daemon.now += 1;
+    daemon.cards(idle(3, 1005));
     let share = daemon.report("a/share");
     assert!(share.state == State::Invalid && share.reason.contains("has 3 ×"), "{share:?}");
     assert_eq!(daemon.told("a/much", "the job file is valid again"), 1);
