@@ -2,7 +2,7 @@
 
 use super::topology::{self, Pairs, pair};
 use super::{SeenFile, Task, host, join, naming, parameters};
-use crate::spec::{Profile, Strategy};
+use crate::spec::{Platform, Profile, Strategy};
 
 const PORT: u16 = 2379;
 /// Ports that a task may use from the first on.
@@ -65,6 +65,10 @@ fn modern(task: &Task<'_>) -> Pairs {
         ]);
     }
     out.extend(launch(task, PORT + PORTS - 3));
+    if task.spec.contract.platform == Platform::Native {
+        // It would make `log` where it stands, in the code, which nobody writes to.
+        out.push(pair("PADDLE_LOG_DIR", format!("/output/log/{}-{}", task.role.name, task.index)));
+    }
     out
 }
 
