@@ -37,13 +37,17 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
 }
 
 fn modern(task: &Task<'_>) -> Pairs {
-    let (servers, trainers) = (servers(task), topology::nodes(task));
-    let serves = servers.iter().any(|server| server.ordinal == task.ordinal);
+    let servers = servers(task);
+    let is_server = |one: &Task<'_>| servers.iter().any(|server| server.ordinal == one.ordinal);
+    // A server that is to end by itself is a node as well, but trains nothing.
+    let trainers: Vec<_> = topology::nodes(task).into_iter().filter(|node| !is_server(node)).collect();
+    let number = trainers.iter().position(|trainer| trainer.ordinal == task.ordinal);
+    let serves = is_server(task);
     let role = if serves { "PSERVER" } else { "TRAINER" };
     let mut out = vec![
         pair("TRAINING_ROLE", role),
         pair("PADDLE_TRAINING_ROLE", role),
-        pair("PADDLE_TRAINER_ID", topology::rank(task).unwrap_or(task.index as usize)),
+        pair("PADDLE_TRAINER_ID", number.unwrap_or(task.index as usize)),
         pair("PADDLE_TRAINER_ENDPOINTS", endpoints(&trainers)),
         pair("PADDLE_TRAINERS", join(trainers.iter().map(host::address), ",")),
         pair("PADDLE_TRAINERS_NUM", trainers.len()),

@@ -485,6 +485,8 @@ fn paddle_names_trainers_and_servers() {
             ("PADDLE_CURRENT_ENDPOINT", "10.213.0.4:2379"),
         ],
     );
+    let ends = seen(&text.replace("[roles.ps]", "[roles.ps]\nserves = false"), 2);
+    assert_variables(&ends, &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_TRAINERS_NUM", "2")]);
     // Beside an address a name is another host's to Paddle.
     for contract in ["native", "openpai", "volcano/octopus"] {
         let same = seen(&text.replace("paddle\"\ncommand", &format!("{contract}\"\ncommand")), 2);
