@@ -208,7 +208,7 @@ fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
     let code = match error.downcast_ref::<ClientError>() {
         Some(ClientError::NotRunning { .. }) => Exit::Unreachable,
         Some(ClientError::Refused { status: 404, .. }) => Exit::NotFound,
-        Some(ClientError::Refused { .. }) => Exit::Failure,
+        Some(ClientError::Refused { .. } | ClientError::Revoked(_)) => Exit::Failure,
         _ => return Err(error),
     };
     output::error(&error.to_string());
@@ -242,6 +242,36 @@ mod tests {
         assert_eq!(first("--root / --json shim x").as_deref(), Some("shim"));
         assert_eq!(first("--root=/ hold"), Some("hold".to_owned()));
         assert_eq!(first("--json"), None);
+    }
+
+    #[test]
+    fn what_every_verb_takes_stands_behind_its_own_options() {
+        let mut command = Cli::command();
+        command.build();
+        let all = command.get_subcommands_mut().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help");
+        for verb in all {
+            let help = verb.render_long_help().to_string();
+            let of_all = help.find("--root <ROOT>").expect("every verb takes it");
+            let shown = |option: &&clap::Arg| !option.is_hide_set() && !option.is_global_set();
+            let own = verb.get_opts().chain(verb.get_arguments().filter(|flag| !flag.is_positional())).filter(shown);
+            for name in own.filter_map(clap::Arg::get_long).filter(|name| *name != "help") {
+                let before = help.get(..of_all).is_some_and(|before| before.contains(&format!("--{name}")));
+                assert!(before, "{} --{name}:\n{help}", verb.get_name());
+            }
+        }
+    }
+
+    #[test]
+    fn a_task_is_shown_as_what_may_be_left_out() {
+        let mut command = Cli::command();
+        command.build();
+        for (verb, usage) in [
+            ("logs", "Usage: trainyard logs [OPTIONS] <JOB> [TASK]"),
+            ("exec", "Usage: trainyard exec [OPTIONS] <JOB> [TASK] -- <COMMAND>..."),
+        ] {
+            let verb = command.find_subcommand_mut(verb).expect("it is a verb");
+            assert_eq!(verb.render_usage().to_string(), usage);
+        }
     }
 
     #[test]

@@ -265,6 +265,51 @@ fn names_are_bytes() {
 }
 
 #[test]
+fn a_path_is_as_long_as_the_system_takes_and_what_would_be_longer_is_refused_by_name() {
+    let test = "a_path_is_as_long_as_the_system_takes_and_what_would_be_longer_is_refused_by_name";
+    let Some(bench) = Bench::new(test) else { return };
+    // Step by step: no path that is named is long.
+    let said = python(
+        &bench.at("rw"),
+        r#"
+import errno, os
+length, here = len("rw"), os.getcwd()
+while length + 201 <= 4000:
+    os.mkdir("d" * 200)
+    os.chdir("d" * 200)
+    length += 201
+room = 4095 - length - 1
+with open("f" * room, "w") as file:
+    file.write("whole")
+assert os.listdir() == ["f" * room] and open("f" * room).read() == "whole"
+for make in (os.mkdir, lambda name: open(name, "w"), lambda name: os.symlink("x", name), lambda name: os.rename("f" * room, name)):
+    try:
+        make("f" * (room + 1))
+    except OSError as error:
+        assert error.errno == errno.ENAMETOOLONG, error
+    else:
+        raise AssertionError("longer than any path")
+assert os.listdir() == ["f" * room]
+# What a rename takes beyond that is not lost.
+os.chdir(here)
+os.rename("d" * 200, "e" * 210)
+deep = os.open("e" * 210, os.O_RDONLY)
+for step in range(length // 201 - 1):
+    deep = os.open("d" * 200, os.O_RDONLY, dir_fd=deep)
+try:
+    os.stat("f" * room, dir_fd=deep)
+except OSError as error:
+    assert error.errno == errno.ENAMETOOLONG, error
+else:
+    raise AssertionError("longer than any path")
+os.rename("e" * 210, "d" * 200)
+print(os.stat("f" * room, dir_fd=deep).st_size)
+"#,
+    );
+    assert_eq!(said, "5\n");
+}
+
+#[test]
 fn supplementary_groups_count_and_access_tells_the_truth() {
     let Some(bench) = Bench::new("supplementary_groups_count_and_access_tells_the_truth") else { return };
     let team = bench.stored("rw/team");

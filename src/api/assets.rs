@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::as_caller;
-use super::sight::may_enter;
+use super::sight;
 use crate::assets::models::{Model, ModelError, newest_of};
 use crate::assets::removal::Remover;
 use crate::assets::{ASIDE_MODELS, DRAFT, LATEST, OWN, SHARED, Shelf};
@@ -155,15 +155,8 @@ fn awaiting<'a>(
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {
-    let unknown = || {
-        ApiError::NotFound(format!(
-            "there is no workspace {workspace} that you may enter; `trainyard workspace` lists those"
-        ))
-    };
-    let name: WorkspaceName = workspace.parse().map_err(|_| unknown())?;
-    if !may_enter(paths, &name, caller) {
-        return Err(unknown());
-    }
+    let name: WorkspaceName = workspace.parse().map_err(|_| sight::closed(workspace))?;
+    sight::enter(paths, caller, &name)?;
     let cannot = |error: io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
     Shelf::open(&paths.workspaces()).map_err(cannot)
 }

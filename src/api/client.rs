@@ -48,6 +48,9 @@ pub enum ClientError {
     Broken(#[from] hyper::Error),
     #[error("{message}")]
     Refused { status: u16, message: String },
+    /// What was followed is not theirs to see any more.
+    #[error("{0}")]
+    Revoked(String),
     #[error("the daemon answered something unexpected")]
     Unexpected(#[from] serde_json::Error),
     #[error("cannot read the archive")]
@@ -484,13 +487,21 @@ async fn lines<T: DeserializeOwned>(
         let complete = begun.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         let rest = begun.split_off(complete);
         for line in begun.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            if !each(serde_json::from_slice(line)?) {
+            if !each(serde_json::from_slice(line).map_err(|error| last_word(line, error))?) {
                 return Ok(());
             }
         }
         begun = rest;
     }
     Ok(())
+}
+
+/// A line that is none of those that were asked for says why no more come.
+fn last_word(line: &[u8], error: serde_json::Error) -> ClientError {
+    match serde_json::from_slice::<Failure>(line) {
+        Ok(failure) => ClientError::Revoked(failure.error),
+        Err(_) => ClientError::Unexpected(error),
+    }
 }
 
 /// Whether what jobs are sorted by may change from page to page.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::awaited::Awaited;
 use super::error::ApiError;
+use super::sight;
 use crate::assets::removal::{self, RemoveError, Remover};
-use crate::assets::{ASIDE_DATA, LATEST, MissingError, Part, Place, Shelf, manifest_of};
+use crate::assets::{ASIDE_DATA, LATEST, MissingError, Part, Place, SHARED, Shelf, manifest_of};
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::Caller;
@@ -44,6 +45,10 @@ pub(super) fn remove(
     let shelf = Shelf::open(&paths.workspaces()).map_err(cannot)?;
     if !caller.reaches(home) {
         return Err(ApiError::Forbidden(format!("this token does not reach workspace {home}")));
+    }
+    if !SHARED.contains(&home) {
+        let workspace = home.parse().map_err(|_| sight::closed(home))?;
+        sight::enter(paths, caller, &workspace)?;
     }
     let may_be_named =
         |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);

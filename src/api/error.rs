@@ -26,6 +26,11 @@ pub(super) enum ApiError {
     Unauthorized(String),
     #[error("{0}")]
     Forbidden(String),
+    /// What was followed is not theirs to see any more.
+    #[error(
+        "you may not see {0} any more: the right to it was taken away while it was followed; ask its owner or root"
+    )]
+    Revoked(String),
     #[error("{0}")]
     Conflict(String),
     /// A job file that the daemon would not take.
@@ -50,19 +55,20 @@ pub(super) enum ApiError {
     Failed(String),
     #[error("it took longer than it may; try again, and look at the daemon's journal if that goes on")]
     TimedOut,
-    #[error("only root may do that")]
+    #[error("only root may do that: use sudo, or ask the administrator")]
     NotRoot,
     #[error("the daemon is ending")]
     Ending,
 }
 
 /// The codes with their statuses; `docs/API.md` has them, a test compares.
-pub const CODES: [(&str, u16); 34] = [
+pub const CODES: [(&str, u16); 35] = [
     ("bad_request", 400),
     ("unauthorized", 401),
     ("forbidden", 403),
     ("not_yours", 403),
     ("root_only", 403),
+    ("revoked", 403),
     ("not_found", 404),
     ("no_such_job", 404),
     ("no_such_path", 404),
@@ -105,6 +111,7 @@ impl ApiError {
             ApiError::Method { .. } => "method_not_allowed",
             ApiError::Unauthorized(_) => "unauthorized",
             ApiError::Forbidden(_) => "forbidden",
+            ApiError::Revoked(_) => "revoked",
             ApiError::Conflict(_) => "conflict",
             ApiError::InvalidJob(_) => "invalid_job",
             ApiError::InvalidTemplate(_) => "invalid_template",
@@ -125,13 +132,23 @@ impl ApiError {
         status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    pub(super) fn response(&self) -> hyper::Response<Body> {
+    fn failure(&self) -> Failure {
         let diagnostics = match self {
             ApiError::InvalidJob(found) | ApiError::InvalidTemplate(found) => found.clone(),
             _ => Vec::new(),
         };
-        let body = Failure { code: self.code().to_owned(), error: self.to_string(), diagnostics };
-        let mut response = json(self.status(), &body);
+        Failure { code: self.code().to_owned(), error: self.to_string(), diagnostics }
+    }
+
+    /// The last line of a stream of lines that was to be longer: whoever reads it knows that it is not whole.
+    pub(super) fn last_line(&self) -> Vec<u8> {
+        let mut line = serde_json::to_vec(&self.failure()).expect("a failure is text and numbers");
+        line.push(b'\n');
+        line
+    }
+
+    pub(super) fn response(&self) -> hyper::Response<Body> {
+        let mut response = json(self.status(), &self.failure());
         let headers = response.headers_mut();
         match self {
             ApiError::Method { allowed, .. } => {

@@ -13,17 +13,15 @@ use hyper::body::Bytes;
 use super::error::ApiError;
 use super::may_submit;
 use super::server::{Context, ask, blocking};
-use super::sight::may_enter;
+use super::sight::{enter, may_enter};
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
 use crate::intake::{Made, read_text, read_whole};
-use crate::reconcile::{Caller, Request, TakenIn};
+use crate::reconcile::{Caller, Request, TakenIn, Whose};
 use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, ResourceSpecs};
 use crate::store::record::Owner;
-use crate::sys::file::{
-    Durability, Existing, ignore_missing, optional, read_limited, remove_tree, write_new, write_whole,
-};
+use crate::sys::file::{Durability, Existing, optional, read_limited, remove_tree, write_new, write_whole};
 use crate::sys::process::{groups_of, primary_group_of, with_file_rights};
 use crate::sys::rooted::Held;
 
@@ -115,10 +113,7 @@ pub(super) async fn submit(context: &Context, caller: &Caller, wanted: Wanted) -
 fn made(paths: &Paths, specs: &ResourceSpecs, caller: &Caller, wanted: &Wanted) -> Result<Made, ApiError> {
     let file = path_of(paths, &wanted.key)?;
     let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
-    // Else it would be told of what of the job cannot be looked at.
-    if paths.has_workspace(&wanted.key.workspace) && !may_enter(paths, &wanted.key.workspace, caller) {
-        return Err(told(&file, "write", &io::ErrorKind::PermissionDenied.into()));
-    }
+    enter(paths, caller, &wanted.key.workspace)?;
     as_caller(caller, || {
         Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
         read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs).map_err(ApiError::InvalidJob)
@@ -156,9 +151,8 @@ pub(super) fn put(
     let (way, file) = (&target.way, target.shown);
     let before = optional(fs::symlink_metadata(way)).map_err(|error| told(file, "look at", &error))?;
     if before.as_ref().is_some_and(|before| caller.uid != 0 && before.uid() != caller.uid) {
-        let owner = before.map_or_else(String::new, |before| Caller::of(before.uid()).name);
-        let message =
-            format!("the file of {whose} belongs to {owner}: ask {owner} or root, or give yours another name");
+        let owner = owner_of(before.map_or(0, |before| before.uid()));
+        let message = format!("the file of {whose} belongs to {owner}: {}, or give yours another name", owner.ask());
         return Err(ApiError::Forbidden(message));
     }
     // Others must be able to read what runs here, as with files that are dropped.
@@ -192,6 +186,7 @@ pub(super) async fn check(
     let by = caller.clone();
     let read = blocking(move || {
         let file = path_of(&paths, &key)?;
+        enter(&paths, &by, &key.workspace)?;
         let owner = Owner { uid: by.uid, gid: primary_group_of(by.uid) };
         as_caller(&by, || match part {
             Part::File => read_text(&paths.jobs_d(), &file, &key, &text, owner, &specs),
@@ -210,13 +205,20 @@ pub(super) async fn check(
 /// The file of a job as it is. Blocks.
 pub(super) fn read(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Vec<u8>, ApiError> {
     let file = path_of(paths, key)?;
+    enter(paths, caller, &key.workspace)?;
     match as_caller(caller, || read_limited(&file, JOB_FILE_MAX_BYTES))? {
         Ok((_, bytes)) => Ok(bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(ApiError::NotFound(format!("job {key} has no file of its own")))
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_file(key)),
         Err(error) => Err(refused(paths, caller, key, (&file, "read", &error))),
     }
+}
+
+fn owner_of(uid: u32) -> Whose {
+    Whose { uid: Some(uid), name: Some(Caller::of(uid).name) }
+}
+
+fn no_file(key: &JobKey) -> ApiError {
+    ApiError::NotFound(format!("job {key} has no file of its own"))
 }
 
 /// As [`told`]; who may enter the workspace is told as well whose the file is.
@@ -225,21 +227,24 @@ fn refused(paths: &Paths, caller: &Caller, key: &JobKey, what: (&Path, &str, &io
     let is_denied = error.kind() == io::ErrorKind::PermissionDenied && may_enter(paths, &key.workspace, caller);
     match fs::symlink_metadata(file).ok().filter(|found| is_denied && found.uid() != caller.uid) {
         Some(found) => {
-            let (owner, file) = (Caller::of(found.uid()).name, file.display());
-            ApiError::Forbidden(format!("you may not {verb} {file}, which belongs to {owner}: ask {owner} or root"))
+            let (owner, file) = (owner_of(found.uid()), file.display());
+            ApiError::Forbidden(format!("you may not {verb} {file}, which belongs to {owner}: {}", owner.ask()))
         }
         None => told(file, verb, error),
     }
 }
 
-/// Removes the file of a job and its overrides; gone is well.
-pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
+/// Removes the file of a job and its overrides; whether there was any of it. Gone is well: who asks may need no more.
+pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
     let file = path_of(paths, key)?;
-    let removed = as_caller(caller, || -> io::Result<()> {
-        let Some(target) = optional(Target::of(paths, &file))? else { return Ok(()) };
+    let removed = as_caller(caller, || -> io::Result<bool> {
+        let Some(target) = optional(Target::of(paths, &file))? else { return Ok(false) };
         // The file first: who may not remove it keeps all of it, and without it the overrides are nobody's.
-        ignore_missing(target.remove())?;
-        ignore_missing(remove_tree(&overrides_of(&target.way)))
+        let was_there = optional(target.remove())?.is_some();
+        let overrides = overrides_of(&target.way);
+        let was_overridden = optional(fs::symlink_metadata(&overrides))?.is_some();
+        remove_tree(&overrides)?;
+        Ok(was_there || was_overridden)
     })?;
     removed.map_err(|error| refused(paths, caller, key, (&file, "remove", &error)))
 }
@@ -298,10 +303,15 @@ async fn until_known(context: &Context, file: &Arc<Made>) -> Result<bool, ApiErr
     until(context, is_known).await
 }
 
-/// Removes the file of a job and its overrides, and waits until the daemon knows; false when that takes too long.
+/// Removes the file of a job and its overrides, and waits until the daemon knows; false when that takes too long. One that there is
+/// not cannot be removed.
 pub(super) async fn take_away(context: &Context, caller: Caller, key: JobKey) -> Result<bool, ApiError> {
     let (paths, of) = (context.paths.clone(), key.clone());
-    blocking(move || remove(&paths, &caller, &of)).await?;
+    let removes = move || {
+        enter(&paths, &caller, &of.workspace)?;
+        if remove(&paths, &caller, &of)? { Ok(()) } else { Err(no_file(&of)) }
+    };
+    blocking(removes).await?;
     let is_gone = async || {
         let key = key.clone();
         ask(context, |answer| Request::HasFile { key, answer }).await.map(|is_there| !is_there)
@@ -332,8 +342,8 @@ mod tests {
         assert_eq!(fs::read_dir(&victim).unwrap().count(), 1);
         assert_eq!(fs::read_to_string(victim.join("a.toml")).unwrap(), "kept");
         assert!(write(&paths, &caller, &wanted("a")).unwrap());
-        remove(&paths, &caller, &key("a")).unwrap();
-        remove(&paths, &caller, &key("nowhere/a")).unwrap();
+        let removed = ["a", "a", "nowhere/a"].map(|name| remove(&paths, &caller, &key(name)).unwrap());
+        assert_eq!(removed, [true, false, false]);
         assert!(!paths.jobs_d().join("a.toml").exists());
     }
 }

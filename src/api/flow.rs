@@ -7,6 +7,7 @@ use http_body_util::BodyExt;
 use http_body_util::channel::{Channel, Sender};
 use hyper::body::Bytes;
 
+use super::error::ApiError;
 use super::server::{Body, Cut};
 
 /// The end at which an answer is made.
@@ -35,6 +36,13 @@ impl Flow {
     /// The answer is whole.
     pub(super) fn end(mut self) {
         self.sender = None;
+    }
+
+    /// It is lines of JSON, and the last one says why no more come.
+    pub(super) async fn end_by(mut self, why: &ApiError) {
+        if self.send(why.last_line()).await.is_ok() {
+            self.end();
+        }
     }
 
     /// It breaks off, for the journal of whoever serves it.

@@ -4,6 +4,7 @@ use hyper::Response;
 
 use super::error::ApiError;
 use super::flow::Flow;
+use super::jobs;
 use super::query::Values;
 use super::server::{Body, Context, stream};
 use super::sight;
@@ -22,6 +23,8 @@ struct Wanted {
     until: Timestamp,
     after: u64,
     follow: bool,
+    /// The caller could enter that workspace when it was looked at last.
+    is_entered: bool,
     /// So many at most.
     left: u64,
 }
@@ -34,6 +37,7 @@ pub(super) fn send(context: &Context, caller: Caller, values: &Values) -> Result
         until: values.time("until").unwrap_or(Timestamp(u64::MAX)),
         after: values.number("after").unwrap_or(0),
         follow: values.flag("follow"),
+        is_entered: false,
         left: values.number("limit").unwrap_or(u64::MAX),
     };
     let (flow, body) = Flow::new(2);
@@ -50,6 +54,9 @@ async fn follow(context: Context, caller: Caller, mut wanted: Wanted, mut flow: 
             Ok(caller) => caller,
             Err(error) => return flow.cut(error.to_string()),
         };
+        if wanted.is_lost(&context, &caller, &seen_by).await {
+            return flow.end_by(&wanted.revoked()).await;
+        }
         let happened = match context.past.happened(&seen_by, wanted.after, BATCH).await {
             Some(Ok(happened)) => happened,
             Some(Err(refusal)) => return break_off(flow, wanted.after, &refusal),
@@ -82,6 +89,28 @@ fn break_off(flow: Flow, after: u64, refusal: &Refusal) {
 }
 
 impl Wanted {
+    /// Whether what is asked for by name was the caller's to see and is not any more: no event would ever say so. Their own jobs
+    /// they see wherever these are.
+    async fn is_lost(&mut self, context: &Context, caller: &Caller, seen_by: &Caller) -> bool {
+        let Some((workspace, beside)) = self.workspace.as_ref().zip(seen_by.beside.as_ref()) else { return false };
+        let is_entered = beside.enters.iter().any(|name| name.as_str() == workspace);
+        if !std::mem::replace(&mut self.is_entered, is_entered) || is_entered {
+            return false;
+        }
+        match self.job.as_ref().map(|job| jobs::key(workspace, job)) {
+            Some(Ok(key)) => jobs::show(context, caller.clone(), key, None).await.is_err(),
+            _ => true,
+        }
+    }
+
+    fn revoked(&self) -> ApiError {
+        let workspace = self.workspace.as_deref().unwrap_or_default();
+        ApiError::Revoked(match &self.job {
+            Some(job) => format!("job {workspace}/{job}"),
+            None => format!("workspace {workspace}"),
+        })
+    }
+
     fn lines(&mut self, happened: Happened) -> Vec<u8> {
         let mut out = Vec::new();
         self.after = happened.upto;

@@ -332,12 +332,14 @@ pub(super) async fn logs(
 
 /// A job whose log is followed. What is closed to the caller meanwhile has not gone, and its log does not end by that.
 async fn follow_on(context: &Context, caller: Caller, key: JobKey, run: Option<u32>) -> Result<JobDetail, ApiError> {
-    let shown = show_with(context, caller, key.clone(), run, Kept::Logs).await;
-    let Err(ApiError::Refused(Refusal::Unknown(_))) = shown else { return shown };
-    let everybody = Caller::root();
-    match show(context, everybody, key, run).await {
-        Ok(_) => Err(ApiError::Forbidden("you may not see this job any more".to_owned())),
-        gone => gone,
+    let revoked = || ApiError::Revoked(format!("the logs of job {key}"));
+    match show_with(context, caller, key.clone(), run, Kept::Logs).await {
+        Err(ApiError::Refused(Refusal::NotYours { .. })) => Err(revoked()),
+        Err(ApiError::Refused(Refusal::Unknown(_))) => {
+            let everybody = Caller::root();
+            show(context, everybody, key.clone(), run).await.and_then(|_| Err(revoked()))
+        }
+        shown => shown,
     }
 }
 

@@ -67,6 +67,8 @@ enum Broken {
     NobodyListens,
     /// It cannot be read on.
     Unread(String),
+    /// It is not the reader's any more.
+    Revoked(ApiError),
 }
 
 impl From<NobodyListens> for Broken {
@@ -96,15 +98,20 @@ impl Follower {
         Self { paths, query, rounds, sources: Vec::new(), grown: Arc::default(), growth, run }
     }
 
-    /// Sends until all is sent and, when following, the run has ended; or until nobody listens. What cannot be read on breaks off.
+    /// Sends until all is sent and, when following, the run has ended; or until nobody listens. What cannot be read on breaks off;
+    /// who may not read on is told.
     pub(super) async fn run<F, D>(self, mut flow: Flow, fetch: F)
     where
         F: Fn(Option<u32>) -> D,
         D: Future<Output = Result<JobDetail, ApiError>>,
     {
+        let is_text = self.query.as_text;
         match self.send_to_end(&mut flow, fetch).await {
             Ok(()) => flow.end(),
             Err(Broken::NobodyListens) => {}
+            // A file of the tasks' own lines has no place for it.
+            Err(Broken::Revoked(why)) if is_text => flow.cut(why.to_string()),
+            Err(Broken::Revoked(why)) => flow.end_by(&why).await,
             Err(Broken::Unread(reason)) => {
                 tracing::warn!(reason, "a log that is sent breaks off");
                 flow.cut(reason);
@@ -127,6 +134,7 @@ impl Follower {
                 Ok(detail) => detail,
                 // It was removed, as only what is over can be: nothing more comes.
                 Err(ApiError::Refused(Refusal::Unknown(_))) => return Ok(()),
+                Err(why @ ApiError::Revoked(_)) => return Err(Broken::Revoked(why)),
                 Err(error) => return Err(Broken::Unread(error.to_string())),
             };
             // Fails when nobody listens any more.

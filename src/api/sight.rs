@@ -79,6 +79,20 @@ pub(super) fn may_enter(paths: &Paths, workspace: &WorkspaceName, caller: &Calle
     rights.is_some_and(|rights| caller.uid == 0 || rights & 0o1 != 0)
 }
 
+/// Refuses a workspace that is closed to the caller in the words of one that there is not: they learn nothing of it. Blocks.
+pub(super) fn enter(paths: &Paths, caller: &Caller, workspace: &WorkspaceName) -> Result<(), ApiError> {
+    match may_enter(paths, workspace, caller) {
+        true => Ok(()),
+        false => Err(closed(workspace.as_str())),
+    }
+}
+
+pub(super) fn closed(workspace: &str) -> ApiError {
+    ApiError::NotFound(format!(
+        "there is no workspace {workspace} that you may enter; `trainyard workspace` lists those"
+    ))
+}
+
 /// The job, or the sweep that makes it, if its file is there and the user may remove it. Where an access list grants that, they have
 /// to remove it themselves: the kernel alone weighs these.
 fn file_that_may_go(paths: &Paths, key: &JobKey, uid: u32) -> Option<JobKey> {

@@ -10,7 +10,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::error::ApiError;
 use super::server::{Context, ask};
-use super::sight::may_enter;
+use super::sight::{closed, may_enter};
 use crate::ids::{HomeName, JobKey};
 use crate::reconcile::{Caller, Request};
 use crate::status::State;
@@ -101,12 +101,7 @@ pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<Works
 pub(super) async fn detail(context: &Context, caller: &Caller, name: &str) -> Result<WorkspaceDetail, ApiError> {
     let mut all = list(context, caller).await?.into_iter();
     let found = all.find(|view| view.storage.workspace.as_str() == name).or_else(|| shared(caller, name));
-    let unknown = || {
-        ApiError::NotFound(format!(
-            "there is no workspace {name} that you may enter; `trainyard workspace` lists those"
-        ))
-    };
-    let mut workspace = found.ok_or_else(unknown)?;
+    let mut workspace = found.ok_or_else(|| closed(name))?;
     let turn = MEASURING.acquire().await.map_err(|_| ApiError::Ending)?;
     let home = context.paths.home(&workspace.storage.workspace);
     let parts = if workspace.storage.workspace.workspace().is_some() { &PARTS[..] } else { &SHARED_PARTS[..] };

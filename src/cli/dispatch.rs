@@ -39,11 +39,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             watch.jobs(&client, async || queue::run(&client, workspace.as_deref(), form).await).await
         }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
-        Verb::Logs { target, follow, lines, since, until, run, attempt, exit_code } => {
+        Verb::Logs { job, task, follow, lines, since, until, run, attempt, exit_code } => {
+            let target = [Some(job), task].into_iter().flatten().collect();
             let request = logs::Request { target, follow, lines, since, until, run, attempt, exit_code };
             logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
         }
-        Verb::Exec { interactive, tty, target, command } => {
+        Verb::Exec { interactive, tty, job, task, command } => {
+            let target = [Some(job), task].into_iter().flatten().collect();
             exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to, format).await,

@@ -1,8 +1,9 @@
 //! `trainyard shutdown`: everything stops, nothing is left behind.
 
 use std::fs::File;
+use std::io;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 
 use super::Exit;
 use super::change;
@@ -22,7 +23,10 @@ pub(super) async fn run(client: &Client, paths: &Paths, bulk: Bulk, format: Form
         return Ok(Exit::Failure);
     }
     // Opened before, so that the right lock is waited for.
-    let lock = File::open(paths.daemon_lock()).context("cannot see the daemon's lock; are you root?")?;
+    let lock = File::open(paths.daemon_lock()).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!("only root may end the daemon: use sudo"),
+        _ => anyhow::Error::new(error).context("cannot see the daemon's lock"),
+    })?;
     client.shutdown().await?;
     wait_until_free(lock).context("cannot wait for the daemon")?;
     match format {

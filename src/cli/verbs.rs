@@ -14,6 +14,9 @@ use crate::ids::{HomeName, JobKey};
 /// Longer lines are hard to read, however wide a terminal is.
 const WIDEST_HELP: usize = 100;
 
+/// Where in `--help` what every verb takes stands: a verb has fewer options than this.
+const BEHIND_ITS_OWN: usize = 100;
+
 /// As the manual says it as well.
 pub(super) const EXIT_CODES: &str = "0 done; 1 refused or failed, the reason is on standard error; 2 wrong arguments; 3 the daemon does not answer; 4 no such job, \
                                      image or workspace. `wait`: 5 the job failed, 6 it was stopped; of several jobs the highest, with --any that of the first that \
@@ -53,13 +56,13 @@ fn job_names() -> ArgValueCompleter {
 )]
 pub struct Cli {
     /// The directory that holds this installation: etc/, var/, run/ and srv/ lie below it
-    #[arg(long, global = true, default_value = "/", env = "TRAINYARD_ROOT")]
+    #[arg(long, global = true, default_value = "/", env = "TRAINYARD_ROOT", display_order = BEHIND_ITS_OWN)]
     pub root: PathBuf,
     /// Print JSON, one value or one line of JSON for each line of output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN)]
     pub json: bool,
     /// Print no colours, as with NO_COLOR
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = BEHIND_ITS_OWN)]
     pub no_color: bool,
     #[command(subcommand)]
     pub verb: Verb,
@@ -134,9 +137,12 @@ pub enum Verb {
         after_help = "Examples:\n  trainyard logs -f digits            all tasks, as they go\n  trainyard logs -n 20 worker-0 digits\n  trainyard logs --since 10m digits\n  trainyard logs -f --exit-code digits; echo $?"
     )]
     Logs {
-        /// [ROLE-INDEX] JOB
-        #[arg(required = true, num_args = 1..=2, value_names = ["TASK", "JOB"], add = Named::Targets.completer())]
-        target: Vec<String>,
+        /// JOB, or WORKSPACE/JOB
+        #[arg(add = Named::Targets.completer())]
+        job: String,
+        /// One task of it, as ROLE-INDEX; it may stand before the job, as in what is printed
+        #[arg(add = Named::Targets.completer())]
+        task: Option<String>,
         /// Go on until the run has ended
         #[arg(short, long)]
         follow: bool,
@@ -170,9 +176,12 @@ pub enum Verb {
         /// Give the command a terminal
         #[arg(short, long)]
         tty: bool,
-        /// JOB [ROLE-INDEX]
-        #[arg(required = true, num_args = 1..=2, value_names = ["JOB", "TASK"], add = Named::Targets.completer())]
-        target: Vec<String>,
+        /// JOB, or WORKSPACE/JOB
+        #[arg(add = Named::Targets.completer())]
+        job: String,
+        /// One task of it, as ROLE-INDEX, where it has several
+        #[arg(add = Named::Targets.completer())]
+        task: Option<String>,
         /// The program and its arguments, after --
         #[arg(last = true, required = true, value_name = "COMMAND")]
         command: Vec<String>,

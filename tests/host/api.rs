@@ -402,10 +402,12 @@ fn a_file_that_was_removed_is_gone_when_that_is_answered() {
         assert_eq!(put.status, 201, "{put:?}");
         let removed = ask("DELETE", "/v1/jobs/default/gone/file", "");
         assert_eq!(removed.json()["message"], "gone: its file is removed", "{removed:?}");
-        // It is not in the way of anything any more; what is not there is gone as well.
+        // It is not in the way of anything any more.
         let removed = ask("DELETE", "/v1/jobs/default/gone", "");
         assert!(removed.status == 200 || removed.code() != "file_still_there", "{removed:?}");
-        assert_eq!(ask("DELETE", "/v1/jobs/default/gone/file", "").status, 200);
+        let never = ask("DELETE", "/v1/jobs/default/gone/file", "");
+        assert_eq!(never.code(), "not_found");
+        assert!(never.text().contains("job gone has no file of its own"), "{never:?}");
     }
     instance.shutdown();
 }

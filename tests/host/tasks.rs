@@ -309,6 +309,16 @@ fn a_job_runs_as_the_owner_of_its_file() {
     for kept in ["rerun roots", "logs roots", "show roots"] {
         let (code, _, error) = as_nobody(kept);
         assert!(code == Some(1) && error.contains("belongs to root"), "{kept}: {error}");
+        assert!(!error.contains("root or root"), "{kept}: {error}");
+    }
+    // What is root's alone is said with what to do.
+    for (verb, told) in [
+        ("drain", "only root may do that: use sudo"),
+        ("shutdown -y", "only root may end the daemon: use sudo"),
+        ("dataset import /etc/hostname d", "who may write job files of a workspace makes datasets in it"),
+    ] {
+        let (code, _, error) = as_nobody(verb);
+        assert!(code == Some(1) && error.contains(told), "{verb}: {error}");
     }
 }
 

@@ -393,6 +393,18 @@ class Streams(OfRefusals):
             self.assertEqual(self.refused(lambda: list(logs)).code, "connection_lost")
             self.assertEqual(self.refused(lambda: str(logs)).code, "connection_lost")
 
+    def test_who_may_not_follow_any_more_is_told_why(self) -> None:
+        line = b'{"task":"main-0","attempt":1,"stream":"stdout","time":"","text":"one"}\n'
+        last = b'{"code":"revoked","error":"you may not see it any more"}\n'
+        with Script([chunked([line, last], whole=True), chunked([last], whole=True)]) as script:
+            told: List[str] = []
+            logs = script.yard().job("j").logs(follow=True)
+            error = self.refused(lambda: told.extend(line["text"] for line in logs))
+            self.assertEqual((error.code, error.status, told), ("revoked", 403, ["one"]))
+            self.assertIn("any more", str(error))
+            # Nor is the stream made anew.
+            self.assertEqual(self.refused(lambda: list(script.yard().events(follow=True))).code, "revoked")
+
     def test_an_answer_of_a_known_length_that_breaks_off_does_not_look_whole(self) -> None:
         whole = answer("200 OK", b'{"items":[{"job":"j"}]}')
         with Script([whole[:-5], whole]) as script:

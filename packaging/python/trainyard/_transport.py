@@ -84,7 +84,7 @@ class Stream:
         begun = b""
         for part in self.parts():
             *whole, begun = (begun + part).split(b"\n")
-            yield from (json.loads(line) for line in whole if line)
+            yield from (_told(json.loads(line)) for line in whole if line)
 
 
 class Transport:
@@ -245,6 +245,13 @@ def _whole(stream: Stream) -> bytes:
     except TimeoutError as error:
         raise TrainyardError("connection_lost", f"the daemon's answer broke off: {error}") from None
     return b"".join(parts)
+
+
+def _told(line: Any) -> Any:
+    """The line; raises what a last one says that tells why no more come."""
+    if isinstance(line, dict) and "code" in line and "error" in line:
+        raise TrainyardError(str(line["code"]), str(line["error"]), status=403)
+    return line
 
 
 def _refused(response: http.client.HTTPResponse) -> TrainyardError:

@@ -12,6 +12,7 @@ ADVICE: Dict[str, str] = {
     "unauthorized": "give a token that is in force: `trainyard token new NAME --scope jobs` makes one on the machine",
     "forbidden": "ask whoever may, or use a token with the scope and workspaces that it takes",
     "not_yours": "ask the job's owner or root",
+    "revoked": "ask the job's owner or root: what was followed is closed to you now",
     "root_only": "do it as root, or by a token of root's with the scope admin",
     "not_found": "look up the name; the lists of `Yard` tell what there is",
     "no_such_job": "look up the name: `yard.jobs()` lists all jobs that you may see",

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 
@@ -34,12 +34,24 @@ pub(super) struct Brought {
     parted: u64,
 }
 
+fn cannot_make(draft: &Path, error: io::Error) -> anyhow::Error {
+    let place = draft.display();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => anyhow!(
+            "you may not write to {place}: who may write job files of a workspace makes datasets in it, and whose a draft is writes to \
+             it; with --public anybody makes one, for all workspaces"
+        ),
+        _ => anyhow::Error::new(error).context(format!("cannot make {place}")),
+    }
+}
+
 pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, format: Format) -> anyhow::Result<Exit> {
     refuse_stores(source)?;
-    let unmade = || format!("cannot make {}", datasets.join(name.as_str()).join(DRAFT).display());
-    let datasets = Directory::open(datasets).with_context(unmade)?;
-    let dataset = datasets.made(name.as_str()).with_context(unmade)?;
-    let draft = dataset.made(DRAFT).with_context(unmade)?;
+    let place = datasets.join(name.as_str()).join(DRAFT);
+    let unmade = |error| cannot_make(&place, error);
+    let datasets = Directory::open(datasets).map_err(unmade)?;
+    let dataset = datasets.made(name.as_str()).map_err(unmade)?;
+    let draft = dataset.made(DRAFT).map_err(unmade)?;
     let mut line = Progress::new(format);
     let mut brought = Brought::default();
     let is_address = ["http://", "https://"].iter().any(|scheme| source.starts_with(scheme));
@@ -49,7 +61,7 @@ pub(super) async fn import(datasets: &Path, name: &AssetName, source: &str, form
     };
     // Of several files some are missing until the last one has come; of one its own mark tells that.
     let is_tree = !is_address && fs::read_dir(source).is_ok();
-    let unfinished = draft.unfinished(&came).with_context(unmade)?;
+    let unfinished = draft.unfinished(&came).map_err(unmade)?;
     let mut told = |brought: &Brought| {
         line.set(name.as_str(), || format!("{} file(s), {}", brought.files, Bytes(brought.bytes).roughly()));
     };

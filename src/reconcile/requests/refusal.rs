@@ -30,6 +30,13 @@ impl fmt::Display for Whose {
     }
 }
 
+impl Whose {
+    /// Who can be asked for what is theirs.
+    pub(crate) fn ask(&self) -> String {
+        if self.uid == Some(0) { "ask root".to_owned() } else { format!("ask {self} or root") }
+    }
+}
+
 /// What of a job is kept from somebody who sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kept {
@@ -54,11 +61,12 @@ impl Kept {
 
     fn instead(self, key: &JobKey, whose: &Whose) -> String {
         match self {
-            Self::Change => format!("ask {whose} or root"),
-            Self::Logs => format!("`trainyard events {key}` tells what has happened; for more ask {whose} or root"),
+            Self::Change => whose.ask(),
+            Self::Logs => format!("`trainyard events {key}` tells what has happened; for more {}", whose.ask()),
             Self::Inside => {
                 format!(
-                    "what it has written is in the mount, in jobs/, as far as you may read it; for more ask {whose} or root"
+                    "what it has written is in the mount, in jobs/, as far as you may read it; for more {}",
+                    whose.ask()
                 )
             }
         }

@@ -1,12 +1,15 @@
-//! Who sees which job, and may do what to it: each route about a job, for each kind of caller.
+//! Who sees which job, and may do what to it: each route about a job, and each that names a workspace, for each kind of caller; and
+//! what they are told whose right is taken away while they look.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::process::{Child, Command, Stdio};
 
-use trainyard::api::routes::ROUTES;
+use trainyard::api::routes::{ROUTES, Route};
 
-use super::super::support::{Instance, skip, wait_for};
-use super::{Answer, NOBODY, ask_as, ask_with};
+use super::super::support::{BINARY, Instance, has_tools, skip, wait_for};
+use super::{Answer, NOBODY, ask_as, ask_with, connect};
 
 /// Users of every Debian: two whose group is nogroup, and one of another.
 const OWNER: u32 = 4;
@@ -103,7 +106,7 @@ fn each_route_of_a_job_is_for_who_may_enter_its_workspace_and_changes_for_who_ma
         let (there, not) = (asked(&instance, STRANGER, "job", row), asked(&instance, STRANGER, "ghost", row));
         let as_none = |answer: &Answer, name: &str| answer.text().replace(&format!("lab/{name}"), "lab/NAME");
         assert_eq!((there.status, as_none(&there, "job")), (not.status, as_none(&not, "ghost")), "{what}");
-        let wanted = if *about == About::File { "forbidden" } else { "no_such_job" };
+        let wanted = if *about == About::File { "not_found" } else { "no_such_job" };
         assert_eq!(there.code(), wanted, "{what}: {there:?}");
 
         let member = asked(&instance, MEMBER, "job", row);
@@ -178,5 +181,211 @@ fn members_are_told_of_all_jobs_of_a_workspace_and_strangers_of_none_from_the_mo
     fs::set_permissions(instance.jobs_d().join("lab"), fs::Permissions::from_mode(0o2700)).unwrap();
     assert_eq!(ask(MEMBER, "/v1/jobs/lab/next").code(), "no_such_job");
     assert_eq!(ask(OWNER, "/v1/jobs/lab/next").status, 200, "their own they have wherever it is");
+    instance.shutdown();
+}
+
+/// What a route does with the name that it gets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Does {
+    /// Tells of it, or takes it away: there must be one.
+    Needs,
+    /// Makes it, or lists what there is beside it.
+    Makes,
+    /// For root alone, whatever it names.
+    Administers,
+}
+
+const TEMPLATE: &str = "command = \"true\"\n";
+
+/// Each route that names a workspace, `W`, but for those of a job that are in [`TABLE`]; `N` is what it is about in there.
+const WORKSPACE_ROUTES: [(&str, &str, Does, &str); 27] = [
+    ("GET", "/v1/jobs?workspace=W", Does::Makes, ""),
+    ("GET", "/v1/events?workspace=W&job=N", Does::Makes, ""),
+    ("GET", "/v1/workspaces/W", Does::Makes, ""),
+    ("GET", "/v1/datasets?workspace=W", Does::Makes, ""),
+    ("GET", "/v1/models?workspace=W", Does::Makes, ""),
+    ("GET", "/v1/templates?workspace=W", Does::Makes, ""),
+    ("GET", "/v1/images?workspace=W", Does::Makes, ""),
+    ("POST", "/v1/check?workspace=W&job=N", Does::Makes, JOB),
+    ("POST", "/v1/tokens", Does::Makes, r#"{"name": "N-UID", "scopes": ["read"], "workspaces": ["W"]}"#),
+    ("POST", "/v1/jobs/mine/own/clone?as=N&to=W", Does::Makes, ""),
+    ("PUT", "/v1/jobs/W/N/file", Does::Makes, JOB),
+    ("GET", "/v1/jobs/W/N/file", Does::Needs, ""),
+    ("DELETE", "/v1/jobs/W/N/file", Does::Needs, ""),
+    ("DELETE", "/v1/jobs/W/N?file=true", Does::Needs, ""),
+    ("PUT", "/v1/templates/W/N", Does::Makes, TEMPLATE),
+    ("GET", "/v1/templates/W/N", Does::Needs, ""),
+    ("DELETE", "/v1/templates/W/N", Does::Needs, ""),
+    ("DELETE", "/v1/datasets/W/N/v1", Does::Needs, ""),
+    ("DELETE", "/v1/models/W/N/1", Does::Needs, ""),
+    ("GET", "/v1/images/show?workspace=W&name=N", Does::Needs, ""),
+    ("DELETE", "/v1/images?workspace=W&name=N", Does::Needs, ""),
+    ("POST", "/v1/images/tag?workspace=W&name=N&new=N2", Does::Needs, ""),
+    ("POST", "/v1/images/pull?workspace=W&name=localhost/N", Does::Makes, ""),
+    ("POST", "/v1/images/import?workspace=W&name=N", Does::Makes, "no archive"),
+    ("GET", "/v1/secrets/W", Does::Administers, ""),
+    ("PUT", "/v1/secrets/W/N", Does::Administers, "hidden"),
+    ("DELETE", "/v1/secrets/W/N", Does::Administers, ""),
+];
+
+/// Those of a job but for its file are in the other table.
+fn names_a_workspace(route: &Route) -> bool {
+    let in_path = route.places().any(|place| ["workspace", "home"].contains(&place));
+    let of_job = route.path.starts_with("/v1/jobs/{workspace}/{job}") && !route.path.ends_with("/file");
+    !of_job && (in_path || route.query.iter().any(|param| ["workspace", "to"].contains(&param.name)))
+}
+
+/// What the route answers of that name in that workspace, with neither of both in its words.
+fn answered(instance: &Instance, uid: u32, row: usize, (workspace, name): (&str, &str)) -> (u16, String) {
+    let (method, path, _, body) = WORKSPACE_ROUTES[row];
+    let named = |text: &str| {
+        let text = text.replace("=W", &format!("={workspace}")).replace("/W", &format!("/{workspace}"));
+        let text = text.replace("\"W\"", &format!("\"{workspace}\"")).replace("UID", &uid.to_string());
+        text.replace("=N", &format!("={name}")).replace("/N", &format!("/{name}")).replace("\"N", &format!("\"{name}"))
+    };
+    let body = if body == JOB { JOB.to_owned() } else { named(body) };
+    let answer = ask_as(instance, uid, method, &named(path), body.as_bytes());
+    assert!(answer.status < 500, "{method} {path}: {answer:?}");
+    (answer.status, answer.text().replace(workspace, "WORKSPACE").replace(name, "NAME"))
+}
+
+#[test]
+fn who_may_not_enter_a_workspace_learns_of_nothing_in_it_and_what_never_was_is_not_found() {
+    let test = "who_may_not_enter_a_workspace_learns_of_nothing_in_it_and_what_never_was_is_not_found";
+    for route in ROUTES.iter().filter(|route| names_a_workspace(route)) {
+        let (verb, known) = (route.verb.name(), route.path.split('/').collect::<Vec<_>>());
+        let is_same = |(method, path, ..): &(&str, &str, Does, &str)| {
+            let given: Vec<&str> = path.split('?').next().unwrap_or_default().split('/').collect();
+            let fits = |(known, given): (&&str, &&str)| known.starts_with('{') || known == given;
+            *method == verb && given.len() == known.len() && known.iter().zip(&given).all(fits)
+        };
+        assert!(WORKSPACE_ROUTES.iter().any(is_same), "the table has not {verb} {}", route.path);
+    }
+    if !has_users(test) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };
+    instance.make_workspace("lab", GROUP, 0o3770);
+    instance.make_workspace("mine", GROUP, 0o1777);
+    job(&instance, "lab/thing", GROUP, 0o644);
+    fs::create_dir(instance.jobs_d().join("lab/thing.toml.d")).unwrap();
+    fs::write(instance.jobs_d().join("lab/thing.template.toml"), TEMPLATE).unwrap();
+    let held = format!("state = \"held\"\n{JOB}");
+    assert_eq!(ask_as(&instance, STRANGER, "PUT", "/v1/jobs/mine/own/file", held.as_bytes()).status, 201);
+    let lab = instance.root().join("var/lib/trainyard/workspaces/lab");
+    for directory in ["datasets/thing/v1", "models/thing/1"] {
+        fs::create_dir_all(lab.join(directory)).unwrap();
+    }
+    fs::write(lab.join("datasets/thing/v1.MANIFEST"), "").unwrap();
+    for (row, (method, path, does, _)) in WORKSPACE_ROUTES.iter().enumerate() {
+        let what = format!("{method} {path}");
+        let ask = |uid, place| answered(&instance, uid, row, place);
+        // Of what there is a stranger learns no more than of what never was, and of a workspace as little.
+        let nowhere = ask(STRANGER, ("nowhere", "thing"));
+        let told = [("lab", "thing"), ("lab", "ghost")].map(|place| ask(STRANGER, place));
+        assert_eq!(told, [nowhere.clone(), nowhere.clone()], "{what}");
+        if *does == Does::Administers {
+            assert_eq!(nowhere.0, 403, "{what}");
+            continue;
+        }
+        // A workspace that never was is told to everybody in the same words.
+        if nowhere.0 == 404 {
+            let others = [MEMBER, 0].map(|uid| ask(uid, ("nowhere", "thing")));
+            assert_eq!(others, [nowhere.clone(), nowhere.clone()], "{what}");
+        }
+        // And what never was in one that they may enter is not there, nor can it be taken away.
+        if *does == Does::Needs {
+            for uid in [MEMBER, OWNER, 0] {
+                let ghost = ask(uid, ("lab", "ghost"));
+                assert!(ghost.0 == 404 && ghost.1.contains("NAME"), "{what}: {ghost:?}");
+            }
+        }
+    }
+    instance.shutdown();
+}
+
+const TICKS: &str =
+    "command = \"while true; do echo tick; sleep 0.1; done\"\nresources = { cpu = 0.1, memory = \"100MB\" }\n";
+
+/// A stream that somebody follows, of which the first line has come.
+fn followed(instance: &Instance, uid: u32, path: &str) -> BufReader<std::os::unix::net::UnixStream> {
+    let mut stream = connect(instance);
+    let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntrainyard-for-user: {uid}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    while !(line.contains("tick") || line.contains("\"running\"")) {
+        line.clear();
+        assert!(reader.read_line(&mut line).unwrap() > 0, "{path} has ended");
+    }
+    reader
+}
+
+/// The command line as the member, of which the first line has come.
+fn member_says(instance: &Instance, arguments: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={MEMBER}"), format!("--regid={GROUP}"), "--clear-groups".to_owned()]);
+    command.arg(BINARY).arg("--root").arg(instance.root()).args(arguments);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut reader = BufReader::new(child.stdout.take().unwrap());
+    assert!(reader.read_line(&mut String::new()).unwrap() > 0, "{arguments:?}");
+    (child, reader)
+}
+
+#[test]
+fn who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end() {
+    let test = "who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end";
+    if !has_users(test) || !has_tools(test, &["setpriv"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };
+    instance.make_workspace("lab", GROUP, 0o2770);
+    let draft = instance.root().join("draft");
+    fs::write(&draft, TICKS).unwrap();
+    chown(&draft, Some(OWNER), Some(GROUP)).unwrap();
+    fs::rename(draft, instance.jobs_d().join("lab/ticks.toml")).unwrap();
+    instance.wait_state("lab/ticks", "running");
+
+    let logs = "/v1/jobs/lab/ticks/logs?follow=1";
+    let of_job = "/v1/events?workspace=lab&job=ticks&follow=1";
+    let mut closed = [
+        (followed(&instance, MEMBER, logs), "the logs of job lab/ticks"),
+        (followed(&instance, MEMBER, of_job), "job lab/ticks"),
+        (followed(&instance, MEMBER, "/v1/events?workspace=lab&follow=1"), "workspace lab"),
+    ];
+    let mut as_text = followed(&instance, MEMBER, &format!("{logs}&format=text"));
+    let mut own = followed(&instance, OWNER, of_job);
+    let said = [&["logs", "-f", "lab/ticks"][..], &["events", "-f", "lab/ticks"][..]];
+    let said = said.map(|arguments| member_says(&instance, arguments));
+    fs::set_permissions(instance.jobs_d().join("lab"), fs::Permissions::from_mode(0o2700)).unwrap();
+    assert_eq!(ask_as(&instance, OWNER, "POST", "/v1/jobs/lab/ticks/stop", b"").status, 200);
+
+    for (stream, what) in &mut closed {
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        let last = rest.lines().rfind(|line| line.starts_with('{')).unwrap_or_else(|| panic!("{what}: {rest}"));
+        let last: serde_json::Value = serde_json::from_str(last).unwrap();
+        assert_eq!(last["code"], "revoked", "{what}: {rest}");
+        let why = format!("you may not see {what} any more");
+        assert!(last["error"].as_str().unwrap().starts_with(&why), "{what}: {last}");
+        assert!(!rest.contains("\"stopped\""), "nothing is told that came later: {rest}");
+    }
+    let mut rest = String::new();
+    as_text.read_to_string(&mut rest).unwrap();
+    assert!(!rest.ends_with("\r\n0\r\n\r\n"), "as the tasks' own lines it breaks off: {rest:?}");
+    for (child, mut out) in said {
+        out.read_to_end(&mut Vec::new()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert_eq!(ended.status.code(), Some(1), "{told}");
+        assert!(told.contains("lab/ticks any more: the right to it was taken away while it was followed"), "{told}");
+    }
+    // Their own they see wherever it is.
+    let mut line = String::new();
+    while !line.contains("\"stopped\"") {
+        line.clear();
+        assert!(own.read_line(&mut line).unwrap() > 0, "the owner's stream has ended");
+    }
+    drop(own);
     instance.shutdown();
 }
