@@ -274,7 +274,7 @@ fn a_path_is_as_long_as_the_system_takes_and_what_would_be_longer_is_refused_by_
         r#"
 import errno, os
 length, here = len("rw"), os.getcwd()
-while length + 201 <= 4000:
+while length + 201 <= 4090:
     os.mkdir("d" * 200)
     os.chdir("d" * 200)
     length += 201
