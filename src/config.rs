@@ -113,6 +113,8 @@ pub struct GpuConfig {
     pub cdi: Vec<PathBuf>,
     /// Programs that keep nobody from a card on which they are, by the names of their files.
     pub ignore: Vec<String>,
+    /// The program that makes nodes of devices that are missing; nobody does where it is empty.
+    pub modprobe: String,
 }
 
 /// What shows a desktop.
@@ -124,6 +126,7 @@ impl Default for GpuConfig {
             library: None,
             cdi: ["/etc/cdi", "/var/run/cdi"].map(PathBuf::from).to_vec(),
             ignore: DISPLAY_SERVERS.map(str::to_owned).to_vec(),
+            modprobe: "nvidia-modprobe".to_owned(),
         }
     }
 }
@@ -326,6 +329,10 @@ fn gpu(gpu: GpuConfig) -> Result<GpuConfig, BadValue> {
             "gpu.ignore",
             format!("{name:?} is not the name of a program's file; write it without its directory"),
         ));
+    }
+    let is_name = !gpu.modprobe.contains('/');
+    if !is_name && !Path::new(&gpu.modprobe).is_absolute() {
+        return Err(("gpu.modprobe", format!("{} is neither a name nor an absolute path", gpu.modprobe)));
     }
     let wrong = |key, path: &PathBuf| Err((key, format!("{} is not an absolute path", path.display())));
     match (gpu.library.iter().find(is_relative), gpu.cdi.iter().find(is_relative)) {

@@ -389,7 +389,7 @@ fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>
         xids: Some(config.paths.xids()),
         tasks_group: Some(tasks_group.to_owned()),
         ignore: config.gpu.ignore.clone(),
-        maker: Some(gpu::nodes::MAKER.to_owned()),
+        maker: Some(config.gpu.modprobe.clone()).filter(|program| !program.is_empty()),
         ..gpu::Settings::default()
     };
     // The receiver is gone only when the daemon ends.

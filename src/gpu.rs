@@ -116,7 +116,7 @@ pub struct Signs {
     /// It does not answer, and how.
     pub lost: Option<String>,
     /// Its device is not there, and what there is to do.
-    pub no_device: Option<String>,
+    pub no_device: Option<nodes::Missing>,
     /// Errors that the driver has reported since it was loaded, and when each came last.
     pub xids: Vec<Xid>,
     pub ecc: Option<Ecc>,

@@ -13,6 +13,8 @@ use crate::spec::{Offer, ResourceSpec, ResourceSpecs};
 const GPU_MAX: u32 = 64;
 /// What `resources.cpu` takes.
 const CPU: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
+/// Of an hour; beyond it sums would lose their cents.
+const PRICE_MAX: f64 = 1e12;
 /// What `resources.shm` takes.
 const SHM_MIN: u64 = 1 << 20;
 
@@ -64,8 +66,8 @@ fn spec(wire: &WireSpec) -> Result<ResourceSpec, (&'static str, String)> {
     if let Some(shm) = shm.filter(|shm| *shm > memory) {
         return Err(("shm", format!("is {shm}, more than the memory of {memory}, of which it is a part")));
     }
-    if wire.price.is_some_and(|price| !(0.0..=1e12).contains(&price)) {
-        return Err(("price", "must be a number from 0 on".to_owned()));
+    if wire.price.is_some_and(|price| !(0.0..=PRICE_MAX).contains(&price)) {
+        return Err(("price", format!("must be a number from 0 to {PRICE_MAX}")));
     }
     Ok(ResourceSpec {
         cpu: Cpu((wire.cpu * 1000.0).round() as u64),
@@ -108,7 +110,7 @@ mod tests {
             ("cpu = 1\nmemory = \"1KiB\"".to_owned(), "specs.a.memory: must be at least 100MB"),
             (format!("{whole}shm = \"2GiB\""), "specs.a.shm: is 2GiB, more than"),
             (format!("{whole}gpu = 65"), "specs.a.gpu: must be 64 at most"),
-            (format!("{whole}price = -1"), "specs.a.price: must be a number from 0 on"),
+            (format!("{whole}price = -1"), "specs.a.price: must be a number from 0 to 1000000000000"),
             (format!("{whole}disk = 1"), "unknown field `disk`"),
             ("cpu = 1".to_owned(), "missing field `memory`"),
         ] {

@@ -72,6 +72,7 @@ fn wrong_values_and_unknown_keys_are_told_with_their_key() {
         ("[limits]\npublic_storage = \"0\"", "limits.public_storage"),
         ("[workspaces.public]\nstorage = \"1GiB\"", "public_storage"),
         ("[[listen]]\naddress = \"8443\"", "listen[0].address"),
+        ("[gpu]\nmodprobe = \"bin/nvidia-modprobe\"", "gpu.modprobe"),
         ("[alerts.ops]\non = [\"failed\"]", "alerts.ops"),
         ("[alerts.ops]\non = [\"broken\"]\nurl = \"https://x\"", "alerts.ops.on"),
         ("[alerts.ops]\nurl = \"http://lab.example/hook\"", "alerts.ops.url"),

@@ -73,7 +73,7 @@ const RULES: [Rule; 14] = [
         signs.recovery.filter(|action| *action == Recovery::DrainAndReset)?;
         Some("the driver asks for a reset when its jobs have ended: `nvidia-smi --gpu-reset`".to_owned())
     }),
-    ("no-device", Level::Unusable, |signs| signs.no_device.clone()),
+    ("no-device", Level::Unusable, |signs| Some(signs.no_device.as_ref()?.says.clone())),
     ("drain-peers", Level::Warning, |signs| {
         signs.recovery.filter(|action| *action == Recovery::DrainPeers)?;
         Some("the driver asks that nothing new uses its links to other cards".to_owned())
@@ -215,7 +215,13 @@ mod tests {
             (signs(), None),
             (Signs { temperature: Some(95), ..signs() }, None),
             (Signs { lost: Some("x".to_owned()), ..signs() }, Some(("lost", Level::Failed))),
-            (Signs { no_device: Some("x".to_owned()), ..signs() }, Some(("no-device", Level::Unusable))),
+            (
+                Signs {
+                    no_device: Some(super::super::nodes::Missing { says: "x".to_owned(), maker: None }),
+                    ..signs()
+                },
+                Some(("no-device", Level::Unusable)),
+            ),
             (recovery(Recovery::Nothing), None),
             (recovery(Recovery::Reset), Some(("needs-reset", Level::Failed))),
             (recovery(Recovery::Reboot), Some(("needs-reboot", Level::Failed))),

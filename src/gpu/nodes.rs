@@ -59,8 +59,25 @@ pub struct Node {
 pub struct Missing {
     /// With what there is to do.
     pub says: String,
-    /// What is not there, or leads nowhere, and may be made so.
-    maker: Option<(PathBuf, Vec<String>)>,
+    /// What is not there, or leads nowhere, and may be made so: the node, and the arguments of the program that makes it.
+    pub maker: Option<(PathBuf, Vec<String>)>,
+}
+
+impl Missing {
+    /// That nodes of which each is another card's are not there, in one sentence; `None` for less than two of them.
+    pub fn together(all: &[&Self]) -> Option<String> {
+        let makers: Vec<_> = all.iter().filter_map(|missing| missing.maker.as_ref()).collect();
+        let paths: Vec<String> = makers.iter().map(|(path, _)| path.display().to_string()).collect();
+        let (last, rest) = paths.split_last().filter(|(_, rest)| !rest.is_empty())?;
+        let arguments: Vec<&str> = makers.iter().flat_map(|(_, words)| words).map(String::as_str).collect();
+        let command = format!("{MAKER} {}", arguments.join(" "));
+        Some(format!("{} and {last} are missing; `{command}` makes them", rest.join(", ")))
+    }
+
+    /// It is the node of the card with this number that is not there, and none that all need.
+    pub fn is_of_card(&self, minor: u32) -> bool {
+        self.maker.as_ref().is_some_and(|(path, _)| path.ends_with(name_of_card(minor)))
+    }
 }
 
 impl Node {
@@ -119,9 +136,13 @@ pub fn of_all(places: Places<'_>) -> [Node; 2] {
     [node("nvidiactl", &["-c", "255"]), node(UVM, &["-c", "0", "-u"])]
 }
 
+fn name_of_card(minor: u32) -> String {
+    format!("nvidia{minor}")
+}
+
 pub fn of_card(places: Places<'_>, uuid: &GpuUuid, minor: u32) -> Node {
     Node {
-        path: places.devices.join(format!("nvidia{minor}")),
+        path: places.devices.join(name_of_card(minor)),
         what: format!("the device of {uuid}"),
         minor: Some(minor),
         arguments: vec!["-c".to_owned(), minor.to_string()],
@@ -161,13 +182,14 @@ fn of_capability(places: Places<'_>, slice: &GpuUuid, access: &Path) -> Result<N
 pub(super) struct Keeper {
     /// The program that makes them; nobody does when absent.
     maker: Option<String>,
+    look: fn(&Path) -> io::Result<Device>,
     /// How often it was asked for those that are not there.
     tries: BTreeMap<PathBuf, u32>,
 }
 
 impl Keeper {
     pub(super) fn new(maker: Option<String>) -> Self {
-        Self { maker, tries: BTreeMap::new() }
+        Self { maker, look, tries: BTreeMap::new() }
     }
 
     /// Tells cards and slices what they lack.
@@ -184,7 +206,7 @@ impl Keeper {
             for slice in &mut card.slices {
                 let Some(instances) = slice.instances else { continue };
                 slice.unreachable = match of_slice(places, &slice.uuid, minor, instances) {
-                    Ok(nodes) => self.lacks(&nodes),
+                    Ok(nodes) => self.lacks(&nodes).map(|missing| missing.says),
                     Err(missing) => Some(missing.says),
                 };
             }
@@ -192,14 +214,15 @@ impl Keeper {
     }
 
     /// What is said of the first that is missing, once they were made as far as may be.
-    fn lacks(&mut self, nodes: &[Node]) -> Option<String> {
+    fn lacks(&mut self, nodes: &[Node]) -> Option<Missing> {
         nodes.iter().find_map(|node| {
-            let missing = node.check(look);
-            let left = missing.or_else(|missing| if self.make(&missing) { node.check(look) } else { Err(missing) });
+            let missing = node.check(self.look);
+            let left =
+                missing.or_else(|missing| if self.make(&missing) { node.check(self.look) } else { Err(missing) });
             if left.is_ok() {
                 self.tries.remove(&node.path);
             }
-            left.err().map(|missing| missing.says)
+            left.err()
         })
     }
 
@@ -226,5 +249,55 @@ impl Keeper {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Facts, Signs};
+    use super::*;
+
+    fn card(minor: u32) -> Card {
+        Card {
+            facts: Facts {
+                uuid: format!("GPU-{minor}").parse().unwrap(),
+                name: "card".to_owned(),
+                minor: Some(minor),
+                bus: String::new(),
+                numa_node: None,
+                cpus: Vec::new(),
+                memory: None,
+            },
+            slices: Vec::new(),
+            mig: false,
+            signs: Signs::default(),
+            findings: Vec::new(),
+            usage: None,
+        }
+    }
+
+    /// What cards 3 and 5 lack where these are not there.
+    fn lacked(look: fn(&Path) -> io::Result<Device>) -> [Option<String>; 2] {
+        let mut cards = [card(3), card(5)];
+        Keeper { maker: None, look, tries: BTreeMap::new() }.look(Places::default(), &mut cards);
+        cards.map(|card| card.signs.no_device.map(|missing| missing.says))
+    }
+
+    fn there_but(path: &Path, gone: &[&str]) -> io::Result<Device> {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let is_gone = gone.contains(&name);
+        let minor = name.strip_prefix("nvidia").and_then(|number| number.parse().ok());
+        if is_gone { Err(io::ErrorKind::NotFound.into()) } else { Ok(Device { major: 195, minor }) }
+    }
+
+    #[test]
+    fn a_card_lacks_its_own_node_or_else_what_all_need() {
+        let own = "/dev/nvidia5 is missing, the device of GPU-5; `nvidia-modprobe -c 5` makes it";
+        let common = "/dev/nvidia-uvm is missing, which every card needs; `nvidia-modprobe -c 0 -u` makes it";
+        let [own, common] = [own, common].map(|said| Some(said.to_owned()));
+        assert_eq!(lacked(|path| there_but(path, &[])), [None, None]);
+        assert_eq!(lacked(|path| there_but(path, &["nvidia5"])), [None, own.clone()]);
+        assert_eq!(lacked(|path| there_but(path, &["nvidia-uvm"])), [common.clone(), common.clone()]);
+        assert_eq!(lacked(|path| there_but(path, &["nvidia5", "nvidia-uvm"])), [common, own]);
     }
 }

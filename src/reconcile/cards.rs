@@ -15,6 +15,7 @@ use super::world::Job;
 use super::{Reconciler, Work};
 use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
+use crate::gpu::nodes::Missing;
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::{Amount, Kept, Want, wishes};
@@ -556,12 +557,33 @@ impl<S: Store> Reconciler<S> {
         lost.filter(|(_, why)| self.cards.away_since(*why, self.now).is_none()).collect()
     }
 
+    /// What is said of each card whose own node is not there, where that is so of several, and what of all of them.
+    fn nodes_lacking<'a>(&'a self, out: &[(usize, OutOfUse<'a>)]) -> Option<(Vec<&'a str>, String)> {
+        let lacks = |(place, why): &(usize, OutOfUse<'a>)| {
+            let card = self.cards.seen.cards.get(*place)?;
+            let minor = card.facts.minor?;
+            let missing = card.signs.no_device.as_ref().filter(|missing| missing.is_of_card(minor))?;
+            // Worse may be said of it.
+            matches!(why, OutOfUse::Failed(finding) if finding.says == missing.says).then_some(missing)
+        };
+        let missing: Vec<&Missing> = out.iter().filter_map(lacks).collect();
+        let together = Missing::together(&missing)?;
+        Some((missing.iter().map(|missing| missing.says.as_str()).collect(), together))
+    }
+
     /// Cards that nobody is given, and why, one line; empty where there are none such.
     pub(super) fn cards_out_of_use(&self) -> String {
         let free = self.unleased().filter_map(|(place, _, why)| Some((place, why?)));
         let mut out: Vec<(usize, OutOfUse<'_>)> = free.chain(self.lost_of_holders()).collect();
         out.sort_by_key(|(place, _)| *place);
-        let out = out.into_iter().map(|(place, why)| (place, self.cards.says(why, self.now)));
+        let lacking = self.nodes_lacking(&out);
+        let says = |why: OutOfUse<'_>| match (why, &lacking) {
+            (OutOfUse::Failed(Finding { rule, says, .. }), Some((each, all))) if each.contains(&says.as_str()) => {
+                format!("{rule}: {all}")
+            }
+            _ => self.cards.says(why, self.now),
+        };
+        let out = out.into_iter().map(|(place, why)| (place, says(why)));
         let told = together(out).into_iter().chain(self.parts_out_of_use());
         let seen = &self.cards.seen;
         let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();

@@ -226,7 +226,8 @@ impl<S: Store> Reconciler<S> {
         let stored = |error: StoreError| Refusal::Store(error.to_string());
         let mut attempts = self.store.usage(since).map_err(stored)?;
         attempts.extend(self.usage.iter().filter(|used| used.to >= since).cloned());
-        attempts.extend(self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now)));
+        let live = self.live.iter().filter_map(|key| used(key, self.jobs.get(key)?, self.now));
+        attempts.extend(live.filter(|used| used.to >= since));
         Ok(Used { attempts, days: self.store.usage_sums(since).map_err(stored)? })
     }
 

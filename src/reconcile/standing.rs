@@ -131,7 +131,10 @@ impl<S: Store> Reconciler<S> {
     fn somewhere(&self, key: &JobKey) -> String {
         let is_first = self.whys.contains_key(key);
         match self.outlook.as_ref().filter(|outlook| !is_first && outlook.seen() < outlook.waiting) {
-            Some(outlook) => format!("waits for its turn, behind {} others or more", outlook.seen()),
+            Some(outlook) => format!(
+                "waits for its turn, behind {} others or more; `trainyard status {key}` tells why",
+                outlook.seen()
+            ),
             None => "waits for its turn".to_owned(),
         }
     }

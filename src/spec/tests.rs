@@ -679,6 +679,11 @@ fn cards_that_cannot_be_are_told_where_they_are_asked_for() {
         ("resources.mig = \"half\"", "\"half\" is no profile of MIG, such as \"1g.10gb\""),
         ("resources = { gpu = 1, gpu_type = \" \" }", "`gpu_type` is part of the name of a card"),
         ("resources.gpu_type = \"H100\"", "is the kind of cards that no task asks for"),
+        ("resources = { gpu = 0, gpu_memory = \"1GiB\" }", "`gpu_memory` is a part of a card, and nobody here has one"),
+        (
+            "resources.gpu = 0\nroles.w.resources.mig = \"1g.10gb\"",
+            "`mig` is a part of a card, and nobody here has one",
+        ),
         ("resources.gpu_memory_over = \"kill\"", "\"alert\" or \"stop\""),
     ];
     for (text, said) in cases {

@@ -49,7 +49,7 @@ impl Machine {
         let gpu = gpu.replace("ROOT", &instance.root().display().to_string());
         let config = format!(
             "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n\
-             [gpu]\nlibrary = \"{}\"\n{gpu}\n",
+             [gpu]\nlibrary = \"{}\"\nmodprobe = \"\"\n{gpu}\n",
             fake.library().display()
         );
         fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();

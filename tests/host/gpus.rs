@@ -19,7 +19,7 @@ pub(super) fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
     let mut instance = Instance::prepare(test, "")?;
     let fake = FakeNvml::without_driver(instance.root());
     let limits = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
-    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\n", fake.library().display());
+    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\nmodprobe = \"\"\n", fake.library().display());
     std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
     instance.start_daemon(&[]);
     instance.wait_ready();
@@ -627,7 +627,7 @@ fn jobs_have_slices_of_one_card_each_by_its_own_devices_alone() {
     let Some(mut instance) = Instance::prepare(TEST, "") else { return };
     let fake = FakeNvml::without_driver(instance.root());
     let config = format!(
-        "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n[gpu]\nlibrary = \"{}\"\n",
+        "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n[gpu]\nlibrary = \"{}\"\nmodprobe = \"\"\n",
         fake.library().display()
     );
     std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();

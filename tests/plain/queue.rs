@@ -28,6 +28,7 @@ use trainyard::store::record::{SourceRecord, SweepRecord};
 use super::simulation;
 
 mod cards;
+mod devices;
 mod lost;
 mod owners;
 mod parts;
@@ -524,6 +525,18 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
 }
 
 #[test]
+fn of_time_that_lies_ahead_nothing_is_told_to_be_used() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.file("a/job", "");
+    daemon.now += HOUR;
+    let mut used_since = |since: u64| {
+        let used = daemon.request(|answer| Request::Usage { since: Timestamp(since), answer });
+        used.attempts.len()
+    };
+    assert_eq!([1000, 1000 + HOUR, 1001 + HOUR].map(&mut used_since), [1, 1, 0]);
+}
+
+#[test]
 fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_however_far_behind() {
     let mut daemon = Daemon::new(Quotas::new());
     let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"100MB\" }");
@@ -543,7 +556,10 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
         (jobs.len(), place(&jobs[1]), place(&jobs[1000]), place(&jobs[1199])),
         (1200, Some(1), Some(1000), None)
     );
-    assert_eq!(jobs[1199].reason, "waits for its turn, behind 1000 others or more");
+    assert_eq!(
+        jobs[1199].reason,
+        "waits for its turn, behind 1000 others or more; `trainyard status a/j1199` tells why"
+    );
     let shown = Arc::new(Mutex::new(None));
     let answered = shown.clone();
     let answer = Box::new(move |detail| drop(answered.lock().unwrap().replace(detail)));

@@ -84,6 +84,11 @@ impl Reader<'_> {
             let message = "`gpu_type` is the kind of cards that nobody asks for here: say how many by `gpu`";
             self.warn_of(kind, &within(key, "gpu_type"), message);
         }
+        for (name, part) in [("gpu_memory", &role.gpu_memory), ("mig", &role.mig)] {
+            if let Some(part) = part.as_ref().filter(|_| gpu == 0) {
+                self.warn_of(part, &within(key, name), &of_no_card(name));
+            }
+        }
         if let Some(over) = role.gpu_memory_over.as_ref().filter(|_| !matches!(part, GpuPart::Share { .. })) {
             self.warn_of(over, &within(key, "gpu_memory_over"), OVER_NOTHING);
         }
@@ -116,12 +121,18 @@ impl Reader<'_> {
         text
     }
 
-    /// A kind is said, and nobody asks for a card; or what is done about shares, and nobody asks for one.
+    /// A kind or a part is said, and nobody asks for a card; or what is done about shares, and nobody asks for one.
     pub(super) fn graphics_of_nobody(&mut self, job: &WireResources, roles: &[(Role, Range<usize>)]) {
         let tasks = || roles.iter().filter(|(role, _)| !role.is_service).map(|(role, _)| &role.resources);
         if let Some(kind) = job.gpu_type.as_ref().filter(|_| tasks().all(|wanted| wanted.gpu == 0)) {
             let message = "`resources.gpu_type` is the kind of cards that no task asks for: say how many by `gpu`";
             self.warn_of(kind, "resources.gpu_type", message);
+        }
+        for (name, part) in [("gpu_memory", &job.gpu_memory), ("mig", &job.mig)] {
+            let is_nobody_s = |wanted: &Resources| wanted.gpu == 0;
+            if let Some(part) = part.as_ref().filter(|_| tasks().all(is_nobody_s)) {
+                self.warn_of(part, &within("", name), &of_no_card(name));
+            }
         }
         let is_share = |wanted: &Resources| matches!(wanted.gpu_part, GpuPart::Share { .. });
         if let Some(over) = job.gpu_memory_over.as_ref().filter(|_| !tasks().any(is_share)) {
@@ -140,6 +151,10 @@ fn part_of_card<'a>(
         (None, None) => of(job),
         said => said,
     }
+}
+
+fn of_no_card(name: &str) -> String {
+    format!("`{name}` is a part of a card, and nobody here has one: `gpu` is 0; leave that out")
 }
 
 fn within(role: &str, name: &str) -> String {

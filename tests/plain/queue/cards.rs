@@ -5,7 +5,7 @@ use super::*;
 
 impl Daemon {
     /// The cards were looked at; says whether they are to be again.
-    fn cards(&mut self, seen: Inventory) -> bool {
+    pub(super) fn cards(&mut self, seen: Inventory) -> bool {
         self.reconciler.handle(Event::Gpus(Arc::new(seen)), Timestamp(self.now));
         self.looked()
     }
@@ -55,7 +55,7 @@ fn gpu(index: usize) -> GpuUuid {
 const MEMORY: u64 = 80 << 30;
 
 /// Cards that nobody uses.
-fn idle(count: usize, at: u64) -> Inventory {
+pub(super) fn idle(count: usize, at: u64) -> Inventory {
     let card = |index: usize| Card {
         facts: Facts {
             uuid: gpu(index),
@@ -82,7 +82,7 @@ fn idle(count: usize, at: u64) -> Inventory {
     }
 }
 
-fn gpus(count: usize) -> String {
+pub(super) fn gpus(count: usize) -> String {
     format!("resources = {{ cpu = 1, memory = \"100MB\", gpu = {count} }}")
 }
 
@@ -583,28 +583,6 @@ fn cards_of_which_the_same_is_said_are_told_in_one_sentence_and_so_are_lost_ones
 }
 
 #[test]
-fn a_card_without_its_device_is_waited_for_and_who_has_it_is_told_of_no_failure() {
-    let mut daemon = Daemon::new(Quotas::new());
-    let without = |at: u64| {
-        let mut seen = idle(1, at);
-        seen.cards[0].signs.no_device = Some("/dev/nvidia0 is missing".to_owned());
-        seen.cards[0].findings = health::judge(&seen.cards[0].signs, None);
-        seen
-    };
-    daemon.cards(without(1000));
-    daemon.file("a/job", &format!("on_gpu_failure = 'stop'\n{}", gpus(1)));
-    let report = daemon.report("a/job");
-    assert_eq!(report.state, State::Waiting);
-    assert!(report.reason.ends_with("; GPU 0 no-device: /dev/nvidia0 is missing"), "{}", report.reason);
-    daemon.now += 10;
-    daemon.cards(idle(1, daemon.now));
-    assert_eq!(daemon.state("a/job"), State::Running);
-    daemon.now += 10;
-    daemon.cards(without(daemon.now));
-    assert_eq!((daemon.state("a/job"), daemon.told("a/job", "has failed")), (State::Running, 0));
-}
-
-#[test]
 fn what_was_seen_counts_from_when_the_look_was_over_however_long_it_took() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.now += 20_000;
@@ -634,32 +612,26 @@ fn of_a_card_that_does_not_tell_its_memory_all_is_had_and_no_share() {
     assert!(reason.contains("this machine has 1 × card (it does not tell its memory)"), "{reason}");
 }
 
-/// A card that is cut up in two, of which one slice cannot be reached.
-fn cut_up(at: u64) -> Inventory {
-    let mut seen = idle(1, at);
-    let slice = |number: u32| Slice {
-        uuid: format!("MIG-{number}").parse().unwrap(),
-        profile: "1g.10gb".to_owned(),
-        memory: Some(10 << 30),
-        instances: Some(Instances { gpu: number, compute: 0 }),
-        unreachable: (number == 1).then(|| "its device is missing".to_owned()),
-    };
-    (seen.cards[0].mig, seen.cards[0].slices) = (true, (0..2).map(slice).collect());
-    seen
-}
-
 #[test]
-fn a_slice_that_cannot_be_reached_is_nobody_s_and_counts_for_nothing() {
-    let quota = Quota { running: Some(1), ..Quota::default() };
-    let mut daemon = Daemon::new([("b".parse().unwrap(), quota)].into());
-    daemon.cards(cut_up(1000));
-    daemon.file("b/cores", "resources.cpu = 1");
-    let wants = "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }";
-    daemon.file("b/one", wants);
-    let free = daemon.report("b/one").waiting.unwrap().free.gpu;
-    assert!(free > 0.1 && free < 0.2, "a seventh of a card: {free}");
-    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, wants));
-    assert_eq!(daemon.states(["a/one", "a/two"]), [State::Running, State::Waiting]);
+fn how_long_a_card_is_used_by_others_counts_from_when_somebody_came_who_is_not_to_be_ignored() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let used = |is_ignored: bool, at: u64| {
+        let mut seen = idle(1, at);
+        let process =
+            Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored };
+        seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
+        seen
+    };
+    daemon.cards(used(true, 1000));
+    daemon.now += 2 * HOUR;
+    daemon.cards(used(false, daemon.now));
+    daemon.file("a/big", "resources = { cpu = 8, memory = \"100MB\", gpu = 1 }");
+    // Who has just come is guessed to go soon: that is no time for half an hour of something else.
+    daemon.file("a/small", "max_duration = '30m'\nresources = { cpu = 1, memory = \"100MB\" }");
+    assert_eq!(daemon.states(["a/big", "a/small"]), [State::Waiting; 2]);
+    daemon.now += HOUR;
+    daemon.cards(used(false, daemon.now));
+    assert_eq!(daemon.states(["a/big", "a/small"]), [State::Waiting, State::Running]);
 }
 
 #[test]

@@ -309,6 +309,20 @@ fn no_start_is_foreseen_that_those_whose_start_is_not_known_may_put_off() {
 }
 
 #[test]
+fn behind_one_whose_start_is_not_known_a_start_is_told_only_if_it_is_sure() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    // All of the memory is never free; beside what the first keeps, six cores are, when the seven of one have ended.
+    let (place, mut first) = run_of(1, (0, 50, 1, Some(1)));
+    first.amount.memory = 1 << 40;
+    let waits = queue([(place, first), run_of(2, (0, 50, 6, Some(1)))]);
+    let beside = |hopes: bool| {
+        let running = vec![hopeful_live(100, ((1, 50, 7, Some(14)), hopes)), live_of(101, (1, 50, 1, None))];
+        estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2])
+    };
+    assert_eq!([false, true].map(beside), [[None, Some(15)], [None, None]]);
+}
+
+#[test]
 fn a_start_is_foreseen_before_that_of_an_earlier_run_only_if_what_stops_it_is_in_time() {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let (place, hopeful) = run_of(2, (0, 50, 2, None));
