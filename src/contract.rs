@@ -38,6 +38,7 @@ use serde::{Deserialize, Serialize};
 pub use layout::{Access, Content, Place};
 pub(crate) use naming::hash as hash_of_name;
 pub use parameters::with_equals;
+pub use shells::Unspeakable;
 
 use crate::ids::JobKey;
 use crate::spec::strategy::AGENT;
@@ -100,8 +101,6 @@ pub struct Inside {
     pub home: String,
     /// The path of its bash, if it has one.
     pub bash: Option<String>,
-    /// What `shells` has found of each role.
-    pub(crate) unspeakable: shells::OfRoles,
 }
 
 /// One task among its peers.
@@ -111,6 +110,7 @@ pub struct Task<'a> {
     pub identity: &'a Identity,
     pub placement: &'a Placement,
     pub inside: &'a Inside,
+    pub unspeakable: &'a Unspeakable,
     pub role: &'a Role,
     pub index: u32,
     pub ordinal: u32,
@@ -120,13 +120,20 @@ pub struct Task<'a> {
 
 impl<'a> Task<'a> {
     /// The tasks of an attempt in order.
-    pub fn all(spec: &'a JobSpec, identity: &'a Identity, placement: &'a Placement, inside: &'a Inside) -> Vec<Self> {
+    pub fn all(
+        spec: &'a JobSpec,
+        identity: &'a Identity,
+        placement: &'a Placement,
+        inside: &'a Inside,
+        unspeakable: &'a Unspeakable,
+    ) -> Vec<Self> {
         let tasks = spec.tasks().zip(0..);
         let task = |((role, index), ordinal): ((&'a Role, u32), u32)| Self {
             spec,
             identity,
             placement,
             inside,
+            unspeakable,
             role,
             index,
             ordinal,
@@ -135,10 +142,14 @@ impl<'a> Task<'a> {
         tasks.map(task).collect()
     }
 
-    /// All tasks of its attempt that are no services, with itself.
+    /// All tasks of its attempt, with itself.
+    pub fn attempt(&self) -> Vec<Self> {
+        Self::all(self.spec, self.identity, self.placement, self.inside, self.unspeakable)
+    }
+
+    /// Those that are no services.
     fn peers(&self) -> Vec<Self> {
-        let all = Self::all(self.spec, self.identity, self.placement, self.inside);
-        all.into_iter().filter(|task| !task.role.is_service).collect()
+        self.attempt().into_iter().filter(|task| !task.role.is_service).collect()
     }
 
     /// Its role leads the others by its name.
@@ -169,6 +180,7 @@ pub struct Sample {
     identity: Identity,
     placement: Placement,
     inside: Inside,
+    unspeakable: Unspeakable,
 }
 
 impl Sample {
@@ -192,15 +204,15 @@ impl Sample {
             near: Vec::new(),
         };
         let tasks = spec.tasks().zip((1..=254).cycle()).map(|((role, _), number)| (role, number)).map(place).collect();
-        Self {
-            identity: Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 },
-            placement: Placement { tasks, on_machine: false, shared_address: None },
-            inside: Inside { home: "/root".to_owned(), bash: Some(BASH.to_owned()), ..Inside::default() },
-        }
+        let identity = Identity { key, run: 1, attempt: 1, user: "you".into(), uid: 1000 };
+        let placement = Placement { tasks, on_machine: false, shared_address: None };
+        let inside = Inside { home: "/root".to_owned(), bash: Some(BASH.to_owned()), ..Inside::default() };
+        let unspeakable = Unspeakable::of(spec, &identity, &placement);
+        Self { identity, placement, inside, unspeakable }
     }
 
     pub fn tasks<'a>(&'a self, spec: &'a JobSpec) -> impl Iterator<Item = Task<'a>> {
-        Task::all(spec, &self.identity, &self.placement, &self.inside).into_iter()
+        Task::all(spec, &self.identity, &self.placement, &self.inside, &self.unspeakable).into_iter()
     }
 }
 
@@ -265,8 +277,8 @@ impl SeenFile {
 
 /// Every task with all names by which a peer may call it.
 pub fn callable(spec: &JobSpec, identity: &Identity, placement: &Placement) -> Vec<(String, Vec<String>)> {
-    let inside = Inside::default();
-    let tasks = Task::all(spec, identity, placement, &inside);
+    let (inside, unspeakable) = (Inside::default(), Unspeakable::default());
+    let tasks = Task::all(spec, identity, placement, &inside, &unspeakable);
     let own = |task: &Task<'_>| {
         let name = format!("{}-{}", task.role.name, task.index);
         let others = host::names(task).into_iter().chain([native::host_name(task), host::address(task).to_string()]);

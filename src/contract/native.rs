@@ -112,7 +112,7 @@ pub fn host_name(task: &Task<'_>) -> String {
 /// Every task by its name, and this one by its host name.
 pub(super) fn hosts(task: &Task<'_>) -> String {
     let mut out = String::from("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n");
-    for peer in Task::all(task.spec, task.identity, task.placement, task.inside) {
+    for peer in task.attempt() {
         let Some(place) = peer.place() else { continue };
         let _ = write!(out, "{} {}-{}", place.address, peer.role.name, peer.index);
         let host_name = host_name(&peer);

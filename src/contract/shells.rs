@@ -5,78 +5,36 @@
 //! command is run by bash where the image has one.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Task, command, join};
-use crate::spec::Platform;
+use super::{Identity, Inside, Placement, Task, command, join};
+use crate::ids::RoleName;
+use crate::spec::{Command, JobSpec, Platform, Role};
 
 pub(super) const SH: &str = "/bin/sh";
 /// So many variables are named at most.
 const NAMED_MAX: usize = 3;
 
-/// The path of the shell.
-pub(super) fn of_task<'t>(task: &Task<'t>) -> &'t str {
-    match &task.inside.bash {
-        Some(bash) if !unspeakable(task).is_empty() => bash,
-        _ => SH,
+/// Variables that no shell can name, by the roles whose tasks are told them. The tasks of a role have the same ones but for numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Unspeakable(BTreeMap<RoleName, Vec<String>>);
+
+impl Unspeakable {
+    /// Found once for each role: what one task is told grows with the number of all.
+    pub fn of(spec: &JobSpec, identity: &Identity, placement: &Placement) -> Self {
+        let (inside, none) = (Inside::default(), Self::default());
+        let tasks = Task::all(spec, identity, placement, &inside, &none);
+        let firsts = tasks.iter().filter(|task| task.index == 0);
+        Self(firsts.map(|task| (task.role.name.clone(), names(task))).collect())
     }
-}
 
-/// The variables that a shell may drop, where one starts the task's program; in words.
-pub fn dropped(task: &Task<'_>) -> Option<String> {
-    let names = if command::needs_shell(task) { unspeakable(task) } else { Arc::default() };
-    let first = join(names.iter().take(NAMED_MAX), ", ");
-    match names.len().checked_sub(NAMED_MAX) {
-        Some(more @ 1..) => Some(format!("{first} and {more} more")),
-        _ => Some(first).filter(|first| !first.is_empty()),
+    fn of_role(&self, role: &Role) -> &[String] {
+        self.0.get(&role.name).map_or(&[], Vec::as_slice)
     }
-}
-
-/// What is to be told where the image of such a task has no bash.
-pub fn remark(task: &Task<'_>) -> Option<String> {
-    let names = dropped(task).filter(|_| task.inside.bash.is_none())?;
-    Some(format!(
-        "role {}: its image has no bash, so {SH} runs the command, and may drop variables whose names no shell can set: {names}; \
-         write `command` as an array, which needs no shell, or take an image with bash",
-        task.role.name
-    ))
-}
-
-/// Names of variables by roles. A task is told as many as there are tasks, and those of one role have the same names but for numbers: they
-/// are looked at once.
-#[derive(Debug, Default)]
-pub(crate) struct OfRoles(Mutex<BTreeMap<String, Arc<[String]>>>);
-
-/// Another copy finds them anew.
-impl Clone for OfRoles {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
-}
-
-/// Nothing of what the image brings.
-impl PartialEq for OfRoles {
-    fn eq(&self, _: &Self) -> bool {
-        true
-    }
-}
-
-impl Eq for OfRoles {}
-
-fn unspeakable(task: &Task<'_>) -> Arc<[String]> {
-    let known = || task.inside.unspeakable.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let role = task.role.name.as_str();
-    if let Some(names) = known().get(role) {
-        return names.clone();
-    }
-    let names: Arc<[String]> = look_for_unspeakable(task).into();
-    known().insert(role.to_owned(), names.clone());
-    names
 }
 
 /// Those that the job's file gives, and under another platform's contract those of the platform. What the image sets itself it can
 /// do without, and under `native` the names of other platforms are beside our own.
-fn look_for_unspeakable(task: &Task<'_>) -> Vec<String> {
+fn names(task: &Task<'_>) -> Vec<String> {
     let told = match task.spec.contract.platform {
         Platform::Native => task.role.env.clone(),
         _ => super::told(task),
@@ -85,6 +43,42 @@ fn look_for_unspeakable(task: &Task<'_>) -> Vec<String> {
     names.sort();
     names.dedup();
     names
+}
+
+/// The path of the shell.
+pub(super) fn of_task<'t>(task: &Task<'t>) -> &'t str {
+    match &task.inside.bash {
+        Some(bash) if !task.unspeakable.of_role(task.role).is_empty() => bash,
+        _ => SH,
+    }
+}
+
+/// The variables that a shell may drop, where one starts the task's program; in words.
+pub fn dropped(task: &Task<'_>) -> Option<String> {
+    let names = task.unspeakable.of_role(task.role);
+    if names.is_empty() || !command::needs_shell(task) {
+        return None;
+    }
+    let (first, more) = names.split_at(names.len().min(NAMED_MAX));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    Some(join(first, ", ") + &more)
+}
+
+/// What is to be told where the image of such a task has no bash.
+pub fn remark(task: &Task<'_>) -> Option<String> {
+    let names = dropped(task).filter(|_| task.inside.bash.is_none())?;
+    // Where a platform's own start needs the shell, an array is behind it all the same.
+    let or_none = match &task.role.command {
+        Command::Shell(_) if super::servers::program(task).is_none() => {
+            "write `command` as an array, which needs no shell, or "
+        }
+        _ => "",
+    };
+    Some(format!(
+        "role {}: its image has no bash, so {SH} runs the command, and may drop variables whose names no shell can set: {names}; \
+         {or_none}take an image with bash",
+        task.role.name
+    ))
 }
 
 fn is_speakable(name: &str) -> bool {
@@ -129,6 +123,16 @@ mod tests {
     }
 
     #[test]
+    fn each_role_has_names_of_its_own_and_its_tasks_have_them_alike() {
+        let job = "command = \"x\"\n[roles.a]\ncount = 2\nenv.\"A-B\" = \"1\"\n[roles.b]\n[services.s]\ncommand = \"x\"\nport = 80\nenv.\"S-B\" = \"1\"";
+        let spec = parse("j.toml", job).0.unwrap();
+        let sample = Sample::of("j.toml", &spec);
+        let told: Vec<_> = sample.tasks(&spec).map(|task| (task.role.name.to_string(), dropped(&task))).collect();
+        let of = |role: &str, names: Option<&str>| (role.to_owned(), names.map(str::to_owned));
+        assert_eq!(told, [of("a", Some("A-B")), of("a", Some("A-B")), of("b", None), of("s", Some("S-B"))]);
+    }
+
+    #[test]
     fn a_usual_job_and_one_without_a_shell_run_as_they_did() {
         for job in [
             "command = \"x\"\nenv.A_b1 = \"1\"",
@@ -160,7 +164,17 @@ mod tests {
         };
         let servers = |bash| of(bash, job, "/run/trainyard/servers");
         assert!(servers(Some("/bin/bash")).starts_with("#!/bin/bash\n") && servers(None).starts_with("#!/bin/sh\n"));
-        assert!(runs(None, job).1.unwrap().contains("SM_HP_A-B"));
+        let remark = |job: &str| runs(None, job).1.unwrap();
+        // To write an array helps where it makes the shell needless.
+        assert!(remark(job).ends_with(": SM_HP_A-B; take an image with bash"), "{}", remark(job));
+        let line = job.replace("[\"x\"]", "\"x\"");
+        assert!(remark(&line).ends_with(": SM_HP_A-B; take an image with bash"), "{}", remark(&line));
+        let alone = line.replace("w.count = 2", "w.count = 1");
+        assert!(
+            remark(&alone).ends_with(
+                ": SM_HP_A-B; write `command` as an array, which needs no shell, or take an image with bash"
+            )
+        );
         let ranks = job.replace("tensorflow", "mpi").replace("params.", "env.").replace("= 1", "= \"1\"");
         let agent = of(Some("/bin/bash"), &ranks, "/run/trainyard/agent");
         assert!(agent.starts_with("#!/bin/bash\n") && !agent.contains("/bin/sh"), "{agent}");

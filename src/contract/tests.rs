@@ -35,7 +35,8 @@ fn seen_of(text: &str, ordinal: usize, attempt: u32, again: u32) -> View {
     let tasks = (2..).zip(spec.tasks()).map(place).collect();
     let placement = Placement { on_machine: false, shared_address: None, tasks };
     let inside = Inside { home: "/tmp".into(), ..Inside::default() };
-    view(&Task { again, ..Task::all(&spec, &identity, &placement, &inside)[ordinal] })
+    let unspeakable = Unspeakable::of(&spec, &identity, &placement);
+    view(&Task { again, ..Task::all(&spec, &identity, &placement, &inside, &unspeakable)[ordinal] })
 }
 
 fn variable(seen: &View, name: &str) -> Option<String> {

@@ -46,7 +46,7 @@ use nix::sys::signal::Signal;
 
 use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
 use crate::config::{InForce, Paths};
-use crate::contract::{Identity, Inside, Task, TaskPlace, shells, view};
+use crate::contract::{Identity, Inside, Task, TaskPlace, Unspeakable, shells, view};
 use crate::gpu::Gpus;
 use crate::ids::{AttemptId, JobKey, TaskId, TaskName};
 use crate::images::Images;
@@ -514,7 +514,8 @@ impl Engine for LocalEngine {
         };
         // What is inside is a role's own, and of no interest to its peers.
         let inside = Inside::default();
-        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &inside);
+        let unspeakable = Unspeakable::of(&attempt.spec, &attempt.identity, &placement);
+        let tasks = Task::all(&attempt.spec, &attempt.identity, &placement, &inside, &unspeakable);
         shared.processes = match self.share_processes(attempt, &tasks, &bases) {
             Ok(processes) => processes,
             Err(error) => return everyone(error),

@@ -159,7 +159,7 @@ mod tests {
 
     use super::*;
     use crate::contract::catalogue::{Example, example};
-    use crate::contract::{Identity, Inside, Task, view};
+    use crate::contract::{Identity, Inside, Task, Unspeakable, view};
 
     fn placed(text: &str, taken: &[u16], publishing: Publishing) -> Placement {
         let spec = crate::spec::parse("x.toml", text).0.unwrap();
@@ -174,7 +174,8 @@ mod tests {
             let placement = place(&spec, None, outside).unwrap();
             let identity = Identity { key: "j".parse().unwrap(), run: 1, attempt: 1, user: "u".into(), uid: 1 };
             let inside = Inside { home: "/root".into(), ..Inside::default() };
-            let placed = Task::all(&spec, &identity, &placement, &inside);
+            let unspeakable = Unspeakable::of(&spec, &identity, &placement);
+            let placed = Task::all(&spec, &identity, &placement, &inside, &unspeakable);
             // With whether there is anything in them.
             let of = |task: &Task<'_>| -> BTreeMap<String, bool> {
                 view(task).env.into_iter().map(|(name, value)| (name, value.is_empty())).collect()

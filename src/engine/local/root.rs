@@ -102,7 +102,6 @@ impl Base {
             working_directory: config.working_directory.clone(),
             home: user.home.clone(),
             bash: bash_in(&image.layers),
-            ..Inside::default()
         };
         let stop_signal = config.stop_signal_number();
         if !maps_ids {

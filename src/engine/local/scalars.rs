@@ -17,7 +17,7 @@ pub(super) fn record(launch: &Launch, task: &Task<'_>, places: &[Place], paths: 
         }
         Some(ScalarsPlace { root: run, below: below? })
     });
-    let all = Task::all(task.spec, task.identity, task.placement, task.inside);
+    let all = task.attempt();
     let names =
         all.iter().filter(|other| !other.role.is_service).map(|other| (other.ordinal, native::host_name(other)));
     let (own, others): (Vec<_>, Vec<_>) = names.partition(|(ordinal, _)| *ordinal == task.ordinal);

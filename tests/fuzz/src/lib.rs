@@ -51,7 +51,7 @@ pub fn assert_usable(layer: &Layer, spec: &JobSpec) {
         return;
     }
     let name: JobName = "job".parse().expect("a plain word is a name");
-    let _ = advice::diagnostics(&layer.file, &layer.text, &name, spec);
+    let _ = advice::diagnostics(&Stack::of(layer.clone()), &name, spec);
     let sample = Sample::of(&layer.file, spec);
     for task in sample.tasks(spec) {
         assert_starts(&task);
