@@ -62,7 +62,8 @@ fn store(paths: &Paths, jobs: usize) {
         let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
         let verdict = Verdict::Succeeded { tolerated: 0 };
         let role = "main".parse().unwrap();
-        let task = TaskRecord { role, index: 0, phase: TaskPhase::Ended(end), again: 0, gpus: Vec::new() };
+        let task =
+            TaskRecord { role, index: 0, phase: TaskPhase::Ended(end), again: 0, over_share: None, gpus: Vec::new() };
         let attempt = AttemptRecord {
             running_since: Some(at(20)),
             verdict: Some(verdict.clone()),
@@ -94,6 +95,7 @@ fn store(paths: &Paths, jobs: usize) {
             gpu: 0,
             gpu_part: 0,
             price: None,
+            price_is_part: false,
         });
         batch.runs.insert(
             (key.clone(), 1),

@@ -117,6 +117,8 @@ pub struct Signs {
     pub lost: Option<String>,
     /// Its device is not there, and what there is to do.
     pub no_device: Option<nodes::Missing>,
+    /// Not all of its slices have told of themselves: which there are is not known.
+    pub slices_untold: bool,
     /// Errors that the driver has reported since it was loaded, and when each came last.
     pub xids: Vec<Xid>,
     pub ecc: Option<Ecc>,

@@ -24,7 +24,7 @@ use crate::ids::{Bytes, CardAmount, Cpu, JobKey, Timestamp, WorkspaceName};
 use crate::spec::{GpuIdle, GpuPart, JobSpec, Network, OnOverrun, Resources};
 use crate::status::{RoleTally, StopCause, Verdict};
 use crate::store::record::AddressBlock;
-pub use cards::{described, wishes};
+pub use cards::{described, so_many, wishes};
 pub use queue::{Place, Queue, Want};
 pub use share::Shares;
 

@@ -135,6 +135,9 @@ pub struct WaitReport {
     pub free: AmountReport,
     /// Who holds what it needs and is not free: jobs of the own workspace by name, those of others together.
     pub holders: Vec<HolderReport>,
+    /// Who uses cards that it could have and is no job of Trainyard.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub strangers: Vec<StrangerReport>,
     /// When it should start, by what jobs say of how long they take; absent where they do not.
     pub starts_by: Option<String>,
     /// Of one far behind, instead: when it should start if none of those before it goes first in a gap, which as a rule is later
@@ -153,6 +156,23 @@ pub struct AmountReport {
     pub memory: u64,
     /// Cards; a share or a slice is part of one.
     pub gpu: f64,
+}
+
+/// A process that keeps a card from jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StrangerReport {
+    /// As `trainyard gpu` calls it.
+    pub gpu: String,
+    #[schemars(with = "String")]
+    pub uuid: GpuUuid,
+    /// The profile of the slice that it uses.
+    pub slice: Option<String>,
+    pub pid: u32,
+    /// Absent if it has ended since.
+    pub uid: Option<u32>,
+    pub user: Option<String>,
+    /// Bytes on the card; not known to every driver.
+    pub memory: Option<u64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -42,7 +42,7 @@ pub use job::{
 };
 pub use layers::{Expanded, Layer, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
-pub use resource_specs::{Offer, ResourceSpec, ResourceSpecs};
+pub use resource_specs::{Offer, Price, ResourceSpec, ResourceSpecs};
 
 /// Largest job file, in bytes. Real ones have a few hundred; 1 MiB of garbage must not reach the parser.
 pub const JOB_FILE_MAX_BYTES: u64 = 256 << 10;

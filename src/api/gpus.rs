@@ -120,7 +120,7 @@ pub struct SliceView {
     pub memory: Option<u64>,
     /// As `leased_by` of a card.
     pub leased_by: Option<String>,
-    /// Why nobody is given it: its devices are not there.
+    /// Why nobody is given it: its devices are not there, or it is itself no longer there and somebody still has it.
     pub unreachable: Option<String>,
 }
 
@@ -205,6 +205,19 @@ fn card_view(index: usize, card: &Card, found: &Inventory, leases: &[&Lease], ca
             |lease: &&&Lease| matches!(&lease.part, Some(GpuPartLease::Slice { uuid, .. }) if *uuid == slice.uuid);
         leases.iter().find(is_of).map(|lease| lease.holder.clone())
     };
+    // Who has one that is gone still holds it until the attempt is over.
+    let gone = leases.iter().filter_map(|lease| match &lease.part {
+        Some(GpuPartLease::Slice { uuid, profile, .. }) if card.slices.iter().all(|slice| slice.uuid != *uuid) => {
+            Some(SliceView {
+                uuid: uuid.clone(),
+                profile: profile.clone(),
+                memory: None,
+                leased_by: Some(lease.holder.clone()),
+                unreachable: Some("the driver no longer has it".to_owned()),
+            })
+        }
+        _ => None,
+    });
     GpuView {
         index,
         uuid: card.facts.uuid.clone(),
@@ -250,6 +263,7 @@ fn card_view(index: usize, card: &Card, found: &Inventory, leases: &[&Lease], ca
                 leased_by: slice_holder(slice),
                 unreachable: slice.unreachable.clone(),
             })
+            .chain(gone)
             .collect(),
         processes: usage.processes.into_iter().flatten().map(told).collect(),
         links: (0..found.cards.len()).map(link).collect(),
@@ -315,6 +329,46 @@ fn ranges(numbers: &[u32]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpu::{Facts, Signs};
+
+    #[test]
+    fn who_has_a_slice_that_is_gone_is_told_with_it() {
+        let slice = |name: &str| Slice {
+            uuid: name.parse().unwrap(),
+            profile: "1g.10gb".to_owned(),
+            memory: Some(1),
+            instances: None,
+            unreachable: None,
+        };
+        let facts = Facts {
+            uuid: "GPU-0".parse().unwrap(),
+            name: "x".to_owned(),
+            minor: Some(0),
+            bus: String::new(),
+            numa_node: None,
+            cpus: Vec::new(),
+            memory: None,
+        };
+        let (signs, findings) = (Signs::default(), Vec::new());
+        let card = Card { facts, slices: vec![slice("MIG-a")], mig: true, signs, findings, usage: None };
+        let lease = |name: &str| Lease {
+            gpu: "GPU-0".parse().unwrap(),
+            part: Some(GpuPartLease::Slice {
+                uuid: name.parse().unwrap(),
+                profile: "1g.10gb".to_owned(),
+                gpu_instance: 1,
+                compute_instance: 0,
+            }),
+            attempt: crate::ids::AttemptId(1),
+            holder: format!("{name} main-0"),
+            visible: true,
+        };
+        let leases = [lease("MIG-a"), lease("MIG-b")];
+        let view = card_view(0, &card, &Inventory::default(), &leases.iter().collect::<Vec<_>>(), 0);
+        let told: Vec<_> =
+            view.slices.iter().map(|one| (one.leased_by.as_deref(), one.unreachable.as_deref())).collect();
+        assert_eq!(told, [(Some("MIG-a main-0"), None), (Some("MIG-b main-0"), Some("the driver no longer has it"))]);
+    }
 
     #[test]
     fn what_a_process_runs_is_told_to_its_user_and_to_root_alone_and_of_hidden_jobs_only_the_memory() {

@@ -122,6 +122,7 @@ mod tests {
             gpu,
             gpu_part: 0,
             price,
+            price_is_part: false,
         }
     }
 
@@ -150,6 +151,10 @@ mod tests {
         let whole = sums(&all, By::Workspace, Timestamp(0));
         let of_v = &whole[1].total;
         assert_eq!((of_v.attempts, of_v.unpriced, of_v.memory_gib_hours), (3, 1, 24.0));
+        // Who has a price for some tasks alone counts with it, and as one without.
+        let part = UsageRecord { price_is_part: true, ..used("v/a", 1000, 0..4, 2, Some(0.5)) };
+        let sums_of = sums(&Used { attempts: vec![part.clone()], days: by_day(&part) }, By::User, Timestamp(0));
+        assert_eq!((sums_of[0].total.price, sums_of[0].total.unpriced), (Some(4.0), 2));
         // What is left of old ones counts as before, but for the names of jobs.
         let (old, new) = all.attempts.split_at(2);
         let later = Used { attempts: new.to_vec(), days: old.iter().flat_map(by_day).collect() };

@@ -30,7 +30,8 @@ fn job(last_run: u32) -> JobRecord {
 }
 
 fn attempt(number: u32, phase: TaskPhase) -> AttemptRecord {
-    let task = TaskRecord { role: "main".parse().unwrap(), index: 0, phase, again: 0, gpus: Vec::new() };
+    let task =
+        TaskRecord { role: "main".parse().unwrap(), index: 0, phase, again: 0, over_share: None, gpus: Vec::new() };
     let attempt = AttemptRecord::new(crate::ids::AttemptId(u64::from(number)), number, Timestamp(2), vec![task]);
     AttemptRecord { running_since: Some(Timestamp(3)), ..attempt }
 }
@@ -81,6 +82,7 @@ fn state() -> Batch {
             cpu_hours: 3.0,
             memory_gib_hours: 4.0,
             price: None,
+            price_is_part: false,
             unpriced: 2,
         },
     });
@@ -100,6 +102,7 @@ fn state() -> Batch {
         gpu: 0,
         gpu_part: 0,
         price: None,
+        price_is_part: false,
     });
     batch
 }

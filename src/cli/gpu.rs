@@ -14,26 +14,28 @@ pub(super) async fn run(client: &Client, form: Form) -> anyhow::Result<Exit> {
         Form::Json => output::json(&list)?,
         Form::Names => listing::names(list.gpus.iter().map(|gpu| gpu.uuid.to_string()))?,
         Form::Csv => {
-            output::line(&listing::csv(
-                &HEADS.iter().chain(&["UUID", "BUS"]).map(|head| head.to_lowercase()).collect::<Vec<_>>(),
-            ))?;
-            let row = |gpu: &GpuView| [state(gpu), vec![gpu.uuid.to_string(), escape(&gpu.bus)]].concat();
-            list.gpus.iter().try_for_each(|gpu| output::line(&listing::csv(&row(gpu))))?;
+            let heads = HEADS.iter().chain(&MORE).chain(&HELD).map(|head| head.to_lowercase());
+            output::line(&listing::csv(&heads.collect::<Vec<_>>()))?;
+            list.gpus.iter().try_for_each(|gpu| output::line(&listing::csv(&[wide(gpu), held(gpu)].concat())))?;
         }
-        // There is nothing that the table leaves out.
-        Form::Table | Form::Wide => screen(&list)?,
+        Form::Table => screen(&list, &HEADS, state)?,
+        Form::Wide => screen(&list, &[&HEADS[..], &MORE].concat(), wide)?,
     }
     Ok(Exit::Success)
 }
 
 const HEADS: [&str; 7] = ["GPU", "HEALTH", "USE", "MEMORY", "TEMP", "POWER", "NAME"];
 
-fn screen(list: &GpuList) -> anyhow::Result<()> {
+/// What `wide` has beside these, and what of who has a card fits in a row.
+const MORE: [&str; 2] = ["UUID", "BUS"];
+const HELD: [&str; 3] = ["LEASED_BY", "SHARES", "SLICES"];
+
+fn screen(list: &GpuList, heads: &[&str], of: impl Fn(&GpuView) -> Vec<String>) -> anyhow::Result<()> {
     head(list).iter().try_for_each(|line| output::line(line))?;
     if list.gpus.is_empty() {
         return Ok(());
     }
-    output::table(&HEADS, &rows(list, |gpu| vec![state(gpu)]))?;
+    output::table(heads, &rows(list, |gpu| vec![of(gpu)]))?;
     part(&["GPU", "LEASED BY"], &rows(list, lease))?;
     part(&["GPU", "SHARE", "HELD BY"], &rows(list, shares))?;
     part(&["GPU", "SLICE", "MEMORY", "UUID", "LEASED BY"], &rows(list, slices))?;
@@ -87,6 +89,24 @@ fn state(gpu: &GpuView) -> Vec<String> {
         or_none(gpu.temperature, |degrees| format!("{degrees}°C")),
         or_none(gpu.power, |power| format!("{}/{}W", watts(power), or_none(gpu.power_limit, watts))),
         escape(gpu.name.strip_prefix("NVIDIA ").unwrap_or(&gpu.name)),
+    ]
+}
+
+fn wide(gpu: &GpuView) -> Vec<String> {
+    [state(gpu), vec![gpu.uuid.to_string(), escape(&gpu.bus)]].concat()
+}
+
+/// Who has the card, shares of it, and its slices, of which those that nobody has are named as well.
+fn held(gpu: &GpuView) -> Vec<String> {
+    let share = |share: &crate::api::gpus::ShareView| format!("{} {}", Bytes(share.memory), escape(&share.holder));
+    let slice = |slice: &crate::api::gpus::SliceView| {
+        let holder = slice.leased_by.as_deref().map_or(String::new(), |holder| format!(" {}", escape(holder)));
+        format!("{} {}{holder}", escape(&slice.profile), slice.uuid)
+    };
+    vec![
+        gpu.leased_by.as_deref().map(escape).unwrap_or_default().to_string(),
+        gpu.shares.iter().map(share).collect::<Vec<_>>().join("; "),
+        gpu.slices.iter().map(slice).collect::<Vec<_>>().join("; "),
     ]
 }
 

@@ -60,6 +60,35 @@ impl Wish {
     }
 }
 
+/// Each sort of what is wanted once, as single pieces.
+pub fn sorts(wishes: &[Wish]) -> Vec<Wish> {
+    let mut sorts: Vec<Wish> = Vec::new();
+    for wish in wishes.iter().filter(|wish| wish.pieces() > 0) {
+        let pieces = u32::try_from(wish.pieces()).unwrap_or(u32::MAX);
+        match sorts.iter_mut().find(|sort| (&sort.part, &sort.kind) == (&wish.part, &wish.kind)) {
+            Some(sort) => sort.tasks = sort.tasks.saturating_add(pieces),
+            None => sorts.push(Wish { tasks: pieces, count: 1, ..wish.clone() }),
+        }
+    }
+    sorts
+}
+
+/// What is wanted, of a sort that there is too little of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scarce {
+    /// All pieces of the sort.
+    pub wish: Wish,
+    /// How many there are.
+    pub there: u64,
+}
+
+impl Scarce {
+    /// There would be enough of it, if it were not for the others.
+    pub fn is_there(&self) -> bool {
+        self.there >= self.wish.pieces()
+    }
+}
+
 /// Labels of Kubernetes have "-" where names have " ".
 fn is_of_kind(name: &str, kind: Option<&str>) -> bool {
     let plain = |text: &str| text.to_lowercase().replace(['-', '_'], " ");
@@ -71,6 +100,17 @@ fn is_of_kind(name: &str, kind: Option<&str>) -> bool {
 pub struct Piece {
     pub place: usize,
     pub of: PieceOf,
+}
+
+impl Piece {
+    /// Who has the one keeps others from the other: of a card that is cut up only if it is the same slice.
+    pub fn meets(&self, other: &Self) -> bool {
+        let is_same = match (&self.of, &other.of) {
+            (PieceOf::Slice { uuid, .. }, PieceOf::Slice { uuid: other, .. }) => uuid == other,
+            _ => true,
+        };
+        self.place == other.place && is_same
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,9 +150,11 @@ pub fn to_be_shared(card: &Card) -> u64 {
     card.facts.memory.map_or(0, |memory| memory.saturating_sub(RESERVE))
 }
 
-/// A slice as part of a card, in thousandths: by its sevenths of what computes, as its profile says.
+/// A slice as part of a card, in thousandths: by its sevenths of what computes, as its profile says; of a compute instance, as
+/// `2c.3g.40gb`, by those that it has of its GPU instance.
 pub fn weight_of_slice(profile: &str) -> u64 {
-    let sevenths = profile.split(['.', '+']).find_map(|part| part.strip_suffix('g')?.parse::<u64>().ok());
+    let number = |unit: char| profile.split(['.', '+']).find_map(|part| part.strip_suffix(unit)?.parse::<u64>().ok());
+    let sevenths = number('c').or_else(|| number('g'));
     (sevenths.unwrap_or(1).saturating_mul(CARD) / 7).clamp(1, CARD)
 }
 
@@ -264,6 +306,24 @@ impl Deck {
             same.map(Wish::pieces).sum::<u64>()
         };
         wishes.iter().find(|wish| alike(wish) > self.count_of(wish))
+    }
+
+    /// The sorts of what is wanted that there is too little of; all of them where each alone could be had, and not all together.
+    pub fn scarce(&self, wishes: &[Wish]) -> Vec<Scarce> {
+        let of = |wish: Wish| Scarce { there: self.count_of(&wish), wish };
+        let all: Vec<Scarce> = sorts(wishes).into_iter().map(of).collect();
+        let scarce: Vec<Scarce> = all.iter().filter(|one| !one.is_there()).cloned().collect();
+        if scarce.is_empty() { all } else { scarce }
+    }
+
+    /// What is to be had of which one of these could be given something, thousandths of a card.
+    pub fn weight_for(&self, wishes: &[Wish]) -> u64 {
+        let weight = |piece: &Piece| match (&piece.of, self.room(piece.place), self.card(piece.place)) {
+            (PieceOf::Slice { profile, .. }, ..) => weight_of_slice(profile),
+            (_, Room::Rest(left), Some(card)) => weight_of_share(*left, to_be_shared(card)),
+            _ => CARD,
+        };
+        self.all_for(wishes).iter().map(weight).sum()
     }
 
     /// Whether all of it is to be had together.

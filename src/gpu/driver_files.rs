@@ -327,15 +327,18 @@ pub fn find(
     cards: &[cdi::Wanted<'_>],
     place: &Path,
 ) -> Result<DriverFiles, String> {
-    let mut remarks = Vec::new();
-    match cdi::find(sources, capabilities, cards) {
+    let why = match cdi::find(sources, capabilities, cards) {
         Ok(Some(files)) => return Ok(files),
-        Ok(None) => {}
-        Err(why) => remarks.push(format!("{why}; the driver's files are looked for without it")),
+        Ok(None) => return discover(sources, version, capabilities, place),
+        Err(why) => why,
+    };
+    match discover(sources, version, capabilities, place) {
+        Ok(mut files) => {
+            files.remarks.push(format!("{why}; the driver's files are looked for without it"));
+            Ok(files)
+        }
+        Err(missing) => Err(format!("{why}; and without it {missing}")),
     }
-    let mut files = discover(sources, version, capabilities, place)?;
-    files.remarks.extend(remarks);
-    Ok(files)
 }
 
 fn discover(
@@ -609,6 +612,19 @@ pub(super) mod tests {
         assert!(why.starts_with("the driver's libcuda.so.999.88.77 is in none of /"), "{why}");
         assert!(why.contains("/usr/lib64") && why.contains("[gpu] library"), "{why}");
         assert_eq!(targets(&found(&root, Some("utility")).unwrap()), ["/lib64/libnvidia-ml.so.999.88.77"]);
+    }
+
+    #[test]
+    fn where_neither_the_description_nor_the_folders_help_both_are_told() {
+        let root = machine(&["/usr/lib64/libc.so.6"]);
+        let cdi = root.path().join("etc/cdi");
+        fs::create_dir_all(&cdi).unwrap();
+        fs::write(cdi.join("nvidia.yaml"), "cdiVersion: [").unwrap();
+        let sources = Sources { cdi: vec![cdi], ..sources(&root) };
+        let all = Capabilities::parse(None).unwrap();
+        let why = find(&sources, VERSION, &all, &[], Path::new("/lib64")).unwrap_err();
+        assert!(why.contains("nvidia.yaml"), "{why}");
+        assert!(why.contains("; and without it the driver's libcuda.so.999.88.77 is in none of "), "{why}");
     }
 
     #[test]

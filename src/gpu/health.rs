@@ -9,7 +9,7 @@
 use std::path::Path;
 
 use super::{Recovery, Signs};
-use crate::ids::Timestamp;
+use crate::ids::{GpuUuid, Timestamp};
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +36,15 @@ pub fn worst(findings: &[Finding]) -> Option<Level> {
     findings.iter().map(|finding| finding.level).max()
 }
 
-/// The rules that apply, the worst first, else in the order of the tables; `xids` is the file that keeps those that were heard.
-pub fn judge(signs: &Signs, xids: Option<&Path>) -> Vec<Finding> {
+/// Where XIDs of a card are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct Kept<'a> {
+    pub file: &'a Path,
+    pub uuid: &'a GpuUuid,
+}
+
+/// The rules that apply, the worst first, else in the order of the tables.
+pub fn judge(signs: &Signs, xids: Option<Kept<'_>>) -> Vec<Finding> {
     let rules = RULES.iter().filter_map(|(name, level, says)| {
         let says = says(signs)?;
         Some(Finding { rule: (*name).to_owned(), level: *level, says })
@@ -170,14 +177,20 @@ pub fn has_passed(xid: &super::Xid, now: Timestamp) -> bool {
 }
 
 /// Of XIDs for which no job is started on a card. A reset that is done while nobody looks leaves no trace, hence the file.
-fn cure(kept: Option<&Path>) -> String {
-    let remove = kept.map_or(String::new(), |file| format!(", remove {}", file.display()));
+fn cure(kept: Option<Kept<'_>>) -> String {
+    let (which, take_out) = kept.map_or_else(Default::default, |Kept { file, uuid }| {
+        let file = file.display();
+        (
+            format!(" -i {uuid}"),
+            format!(", take the entry \"{uuid}\" out of {file} (all others there are of other cards)"),
+        )
+    });
     format!(
-        "; reboot the machine, or stop the daemon, reset the card with `nvidia-smi --gpu-reset`{remove} and start the daemon"
+        "; reboot the machine, or stop the daemon, reset the card with `nvidia-smi --gpu-reset{which}`{take_out} and start the daemon"
     )
 }
 
-fn by_xid(xid: &super::Xid, kept: Option<&Path>) -> Option<Finding> {
+fn by_xid(xid: &super::Xid, kept: Option<Kept<'_>>) -> Option<Finding> {
     let (number, level, what) = XIDS.iter().chain(&NEWER_XIDS).find(|(number, ..)| *number == xid.number)?;
     let cure = match level {
         Level::Failed => cure(kept),
@@ -289,11 +302,13 @@ mod tests {
             temperature: Some(91),
             ..Signs::default()
         };
-        let kept = Path::new("/srv/x/run/trainyard/xids.json");
+        let uuid = "GPU-7".parse().unwrap();
+        let kept = Kept { file: Path::new("/srv/x/run/trainyard/xids.json"), uuid: &uuid };
         let said: Vec<String> = judge(&signs, Some(kept)).into_iter().map(|finding| finding.says).collect();
         let wanted = [
             "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
-             with `nvidia-smi --gpu-reset`, remove /srv/x/run/trainyard/xids.json and start the daemon",
+             with `nvidia-smi --gpu-reset -i GPU-7`, take the entry \"GPU-7\" out of /srv/x/run/trainyard/xids.json (all others \
+             there are of other cards) and start the daemon",
             "its clocks are lowered for heat (91 °C)",
             "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z); nothing is to be done: this is \
              told for a day",

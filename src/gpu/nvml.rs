@@ -117,13 +117,30 @@ pub(super) fn is_mig(device: &Device<'_>) -> bool {
     device.mig_mode().is_ok_and(|mode| mode.current == 1)
 }
 
+/// What a card that is cut up tells of its slices.
+pub(super) struct Slices<'a> {
+    pub(super) found: Vec<(Slice, Device<'a>)>,
+    /// There may be more.
+    pub(super) are_untold: bool,
+}
+
 /// Of a card that is cut up; those of all others are none.
-pub(super) fn slices<'a>(device: &Device<'a>) -> Vec<(Slice, Device<'a>)> {
+pub(super) fn slices<'a>(device: &Device<'a>) -> Slices<'a> {
     if device.mig_mode().is_ok_and(|mode| mode.current != 1) {
-        return Vec::new();
+        return Slices { found: Vec::new(), are_untold: false };
     }
-    let places = device.mig_device_count().unwrap_or(0);
-    (0..places).filter_map(|place| slice(device.mig_device_by_index(place).ok()?)).collect()
+    let places = device.mig_device_count();
+    let mut are_untold = places.is_err();
+    let mut found = Vec::new();
+    for place in 0..places.unwrap_or(0) {
+        match device.mig_device_by_index(place).map(slice) {
+            Ok(Some(one)) => found.push(one),
+            // Not all places are taken.
+            Err(NvmlError::NotFound) => {}
+            Ok(None) | Err(_) => are_untold = true,
+        }
+    }
+    Slices { found, are_untold }
 }
 
 fn slice(device: Device<'_>) -> Option<(Slice, Device<'_>)> {
@@ -178,6 +195,7 @@ pub(super) fn signs(device: &Device<'_>, now: Timestamp) -> Signs {
         xids: Vec::new(),
         lost: asked.lost,
         no_device: None,
+        slices_untold: false,
     }
 }
 

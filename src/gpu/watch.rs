@@ -317,7 +317,8 @@ impl Watcher {
             }
             card.signs.xids = self.xids.of(&card.facts.uuid);
             card.signs.xids.retain(|xid| !health::has_passed(xid, begun));
-            card.findings = health::judge(&card.signs, self.xids.file());
+            let kept = self.xids.file().map(|file| health::Kept { file, uuid: &card.facts.uuid });
+            card.findings = health::judge(&card.signs, kept);
         }
         found.at = Some(begun);
         tell(&before, &found);
@@ -457,7 +458,8 @@ fn read_card(
                 away.insert(facts.uuid.clone());
             }
             card.mig = nvml::is_mig(&device);
-            let slices = nvml::slices(&device);
+            let nvml::Slices { found: slices, are_untold } = nvml::slices(&device);
+            card.signs.slices_untold = are_untold;
             card.usage = usage.map(|users| nvml::usage(&device, &slices, users));
             card.slices = slices.into_iter().map(|(slice, _)| slice).collect();
         }

@@ -24,10 +24,9 @@ struct Kept {
 }
 
 impl Xids {
-    /// What was heard before; nothing where the file is not there, or was not written by us.
+    /// What was heard before; nothing where the file is not there, or cannot be read, of which the log tells.
     pub(super) fn open(file: Option<&Path>) -> Self {
-        let text = file.and_then(|file| std::fs::read(file).ok()).unwrap_or_default();
-        Self { file: file.map(Path::to_owned), kept: serde_json::from_slice(&text).unwrap_or_default() }
+        Self { file: file.map(Path::to_owned), kept: file.map(read).unwrap_or_default() }
     }
 
     pub(super) fn file(&self) -> Option<&Path> {
@@ -65,7 +64,8 @@ impl Xids {
 
     fn keep(&self) {
         let Some(file) = &self.file else { return };
-        let text = serde_json::to_vec(&self.kept).unwrap_or_default();
+        // People take entries out.
+        let text = serde_json::to_vec_pretty(&self.kept).unwrap_or_default();
         // Until the next one is heard it is known to this daemon alone.
         if let Err(error) = write_whole(file, &text, 0o644, Durability::Process) {
             tracing::warn!(path = %file.display(), %error, "errors of cards cannot be kept for the next daemon");
@@ -73,9 +73,53 @@ impl Xids {
     }
 }
 
+/// One that is damaged is put aside: who administers the machine may still read in it which cards have failed.
+fn read(file: &Path) -> Kept {
+    let text = match std::fs::read(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Kept::default(),
+        Err(error) => {
+            tracing::warn!(path = %file.display(), %error, "errors of cards that were told before are not known: cards that have failed may be used");
+            return Kept::default();
+        }
+        Ok(text) => text,
+    };
+    serde_json::from_slice(&text).unwrap_or_else(|error| {
+        let aside = file.with_extension("json.damaged");
+        let moved = std::fs::rename(file, &aside);
+        let aside = if moved.is_ok() { aside.display().to_string() } else { "nowhere".to_owned() };
+        tracing::warn!(path = %file.display(), %aside, %error, "the file of errors of cards is damaged and put aside: cards that have failed may be used");
+        Kept::default()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_file_is_put_aside_and_the_next_one_goes_on_without_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("xids.json");
+        let damaged = "{\"driver\":7,\"of\":{\"GPU-1\":{\"79\":1}";
+        std::fs::write(&file, damaged).unwrap();
+        let uuid: GpuUuid = "GPU-1".parse().unwrap();
+        let mut xids = Xids::open(Some(&file));
+        assert_eq!((xids.of(&uuid).len(), file.exists()), (0, false));
+        xids.heard(&uuid, 48, Timestamp(1));
+        assert_eq!(Xids::open(Some(&file)).of(&uuid).len(), 1);
+        let aside = std::fs::read_to_string(directory.path().join("xids.json.damaged")).unwrap();
+        assert_eq!(aside, damaged, "it can still be read what was in it");
+    }
+
+    #[test]
+    fn an_entry_stands_on_lines_of_its_own() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("xids.json");
+        let mut xids = Xids::open(Some(&file));
+        ["GPU-1", "GPU-2"].iter().for_each(|uuid| xids.heard(&uuid.parse().unwrap(), 79, Timestamp(1)));
+        let text = std::fs::read_to_string(&file).unwrap();
+        assert!(text.lines().any(|line| line.trim() == "\"GPU-1\": {"), "{text}");
+    }
 
     #[test]
     fn what_another_load_of_the_driver_has_told_is_over() {

@@ -232,7 +232,8 @@ fn accept(stack: &Stack, file: &JobName, job: &JobName, owner: Owner) -> Result<
         name: used.name,
         own: used.own,
         own_live: used.own_live,
-        price: used.price,
+        price: used.price.map(|price| price.hourly),
+        price_is_part: used.price.is_some_and(|price| price.is_part),
     });
     let meaning = spec.meaning();
     Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template, sweep: None }, spec))

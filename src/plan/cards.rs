@@ -14,7 +14,7 @@ use super::fill::Ends;
 use super::limit::{End, later};
 use super::outlook::CardsFor;
 use super::{Snapshot, Timestamp};
-use crate::gpu::deck::{Deck, Part, Piece, Sort, Wish};
+use crate::gpu::deck::{Deck, Part, Piece, Sort, Wish, sorts};
 use crate::ids::Bytes;
 use crate::spec::{GpuPart, JobSpec, Role};
 
@@ -37,24 +37,18 @@ pub fn wishes(spec: &JobSpec) -> Arc<[Wish]> {
 
 /// The same for people, as `2 GPU(s) of type H100`.
 pub fn described(wishes: &[Wish]) -> String {
-    let one = |wish: &Wish| {
-        let alike = wishes.iter().filter(|other| (&other.part, &other.kind) == (&wish.part, &wish.kind));
-        let count: u64 = alike.map(|other| u64::from(other.tasks) * u64::from(other.count)).sum();
-        let kind = wish.kind.as_ref().map_or(String::new(), |kind| format!(" of type {kind}"));
-        match &wish.part {
-            Part::Whole => format!("{count} GPU(s){kind}"),
-            Part::Share(bytes) if count == 1 => format!("a share of {} of a GPU{kind}", Bytes(*bytes)),
-            Part::Share(bytes) => format!("{count} shares of {} of GPUs{kind}", Bytes(*bytes)),
-            Part::Slice(profile) => format!("{count} MIG slice(s) {profile}{kind}"),
-        }
-    };
-    let mut told: Vec<String> = Vec::new();
-    for text in wishes.iter().filter(|wish| wish.count > 0).map(one) {
-        if !told.contains(&text) {
-            told.push(text);
-        }
+    sorts(wishes).iter().map(|sort| so_many(sort, sort.pieces())).collect::<Vec<_>>().join(" and ")
+}
+
+/// So many of the sort of a wish.
+pub fn so_many(wish: &Wish, count: u64) -> String {
+    let kind = wish.kind.as_ref().map_or(String::new(), |kind| format!(" of type {kind}"));
+    match &wish.part {
+        Part::Whole => format!("{count} GPU(s){kind}"),
+        Part::Share(bytes) if count == 1 => format!("a share of {} of a GPU{kind}", Bytes(*bytes)),
+        Part::Share(bytes) => format!("{count} shares of {} of GPUs{kind}", Bytes(*bytes)),
+        Part::Slice(profile) => format!("{count} MIG slice(s) {profile}{kind}"),
     }
-    told.join(" and ")
 }
 
 /// Later than all that happens.
@@ -133,21 +127,17 @@ impl Cards {
         self.all.fits(wishes)
     }
 
-    /// For people: how many cards are free as a whole.
-    pub(super) fn whole_free(&self) -> u64 {
-        self.room().deck.count_of(&Wish { tasks: 1, count: 1, part: Part::Whole, kind: None })
+    /// For people: what nobody holds of what could be something for these, thousandths of a card.
+    pub(super) fn free_for(&self, wishes: &[Wish]) -> u64 {
+        self.room().deck.weight_for(wishes)
     }
 
-    /// For people: how many there are of what there is too little of.
+    /// For people: what of these there is too little of.
     pub(super) fn state_for(&self, wishes: &[Wish]) -> CardsFor {
-        let count = |deck: &Deck| {
-            let scarce = deck.lacking(wishes).or(wishes.first());
-            scarce.map_or(0, |wish| deck.count_of(wish))
-        };
         match wishes {
             _ if self.fits(wishes) => CardsFor::Free,
-            _ if self.exist_for(wishes) => CardsFor::Held { free: count(&self.room().deck) },
-            _ => CardsFor::Lacking { there: count(&self.all.deck) },
+            _ if self.exist_for(wishes) => CardsFor::Held(self.room().deck.scarce(wishes).into()),
+            _ => CardsFor::Lacking(self.all.deck.scarce(wishes).into()),
         }
     }
 

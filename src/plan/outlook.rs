@@ -14,7 +14,7 @@ use super::cards::Cards;
 use super::fill::{is_possible, machine, side};
 use super::share::Hours;
 use super::{Amount, HeldUp, Snapshot, Waiting, Why};
-use crate::gpu::deck::{CARD, Piece, Wish};
+use crate::gpu::deck::{CARD, Part, Piece, Scarce, Wish};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 
 /// So often what is free at a time, or a card then, is looked at to foresee starts, each time that one looks ahead; for those that
@@ -32,8 +32,6 @@ pub struct Outlook {
     pub inventory: Amount,
     /// What of the machine nobody holds.
     pub free: Amount,
-    /// And how many cards of which nobody holds a part.
-    pub whole_cards: u64,
     /// How many wait.
     pub waiting: usize,
     standings: BTreeMap<JobKey, Standing>,
@@ -52,10 +50,7 @@ pub struct Standing {
     pub wanted: Amount,
     /// What its amount of cards is of.
     pub wishes: Arc<[Wish]>,
-    /// Whether the machine has the cards for it.
-    pub cards: CardsFor,
-    /// The cards of which it could use something; empty where they are not looked at one by one.
-    pub places: Arc<[usize]>,
+    pub of_cards: OfCards,
     /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
     pub estimate: Option<Start>,
 }
@@ -102,14 +97,34 @@ impl<'a> Turn<'a> {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// How the cards are for a run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OfCards {
+    pub state: CardsFor,
+    /// What of cards it could use of the sorts that there is too little of; empty where they are not looked at one by one.
+    pub pieces: Arc<[Piece]>,
+    /// What nobody holds of what it could use, thousandths of a card.
+    pub free: u64,
+}
+
+/// Whether the machine has the cards for a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CardsFor {
     /// They are free, or it wants none.
     Free,
-    /// Not now; so many such cards, shares or slices are free.
-    Held { free: u64 },
-    /// Not as the cards are now, whatever ends; there are so many such.
-    Lacking { there: u64 },
+    /// Not now; what too little is free of.
+    Held(Arc<[Scarce]>),
+    /// Not as the cards are now, whatever ends; what there is too little of.
+    Lacking(Arc<[Scarce]>),
+}
+
+impl CardsFor {
+    pub fn scarce(&self) -> &[Scarce] {
+        match self {
+            Self::Free => &[],
+            Self::Held(scarce) | Self::Lacking(scarce) => scarce,
+        }
+    }
 }
 
 /// An attempt that holds something.
@@ -117,8 +132,8 @@ pub enum CardsFor {
 pub struct Holder {
     pub key: JobKey,
     pub amount: Amount,
-    /// The cards of which it has something; empty where they are not looked at one by one.
-    pub places: Vec<usize>,
+    /// What of cards it has; empty where they are not looked at one by one.
+    pub pieces: Vec<Piece>,
     /// When it should end.
     pub until: Option<Timestamp>,
 }
@@ -151,25 +166,20 @@ pub(super) fn within<'a>(
     let turns: Vec<Turn<'a>> = ordered.iter().map(turn).collect();
     let starts = Clock::new(snapshot, looks(ordered.len())).starts(&turns);
     // Many want the same.
-    let mut known: BTreeMap<&[Wish], (CardsFor, Arc<[usize]>)> = BTreeMap::new();
-    let mut cards_for = |waiting: &'a Waiting| match &one_by_one {
-        Some(cards) => known
-            .entry(&waiting.wishes)
-            .or_insert_with(|| (cards.state_for(&waiting.wishes), places(&cards.all().all_for(&waiting.wishes)).into()))
-            .clone(),
-        None => (counted(&waiting.amount, &snapshot.inventory, &machine.room.amount), Arc::default()),
+    let mut known: BTreeMap<&[Wish], OfCards> = BTreeMap::new();
+    let mut of_cards = |waiting: &'a Waiting| match &one_by_one {
+        Some(cards) => known.entry(&waiting.wishes).or_insert_with(|| looked_at(cards, &waiting.wishes)).clone(),
+        None => counted(&waiting.amount, &snapshot.inventory, &machine.room.amount),
     };
     let mut standings = BTreeMap::new();
     for ((place, waiting), estimate) in (1..).zip(&ordered).zip(starts) {
-        let (cards, places) = cards_for(waiting);
-        standings.insert(
-            waiting.key.clone(),
-            Standing { place, wanted: waiting.amount, wishes: waiting.wishes.clone(), cards, places, estimate },
-        );
+        let (wanted, wishes) = (waiting.amount, waiting.wishes.clone());
+        let standing = Standing { place, wanted, wishes, of_cards: of_cards(waiting), estimate };
+        standings.insert(waiting.key.clone(), standing);
     }
     let holder = |live: &super::Live| {
         let until = foreseen_end(live, snapshot.now).said();
-        Holder { key: live.key.clone(), amount: live.amount, places: places(&live.pieces), until }
+        Holder { key: live.key.clone(), amount: live.amount, pieces: live.pieces.clone(), until }
     };
     let holders: Vec<Holder> = snapshot.live.iter().filter(|live| !live.released).map(holder).collect();
     let mut held: BTreeMap<WorkspaceName, (Amount, u64)> = BTreeMap::new();
@@ -181,7 +191,6 @@ pub(super) fn within<'a>(
         at: snapshot.now,
         inventory: snapshot.inventory,
         free: machine.room.amount,
-        whole_cards: one_by_one.as_ref().map_or(machine.room.amount.gpu / CARD, Cards::whole_free),
         waiting: snapshot.queue.len(),
         standings,
         first: ordered.iter().take(FIRST).map(|waiting| waiting.key.clone()).collect(),
@@ -208,14 +217,15 @@ impl Outlook {
     /// Who holds something of what does not suffice for it.
     pub fn holders_for(&self, standing: &Standing) -> impl Iterator<Item = &Holder> {
         let (wanted, free) = (&standing.wanted, &self.free);
-        let gpu = standing.cards != CardsFor::Free;
+        let OfCards { state, pieces, .. } = &standing.of_cards;
+        let gpu = *state != CardsFor::Free;
         let (cpu, memory) = (wanted.cpu > free.cpu, wanted.memory > free.memory);
         self.holders.iter().filter(move |holder| {
             let held = &holder.amount;
             // Where cards are not looked at one by one, any will do.
-            let has_such =
-                holder.places.is_empty() || holder.places.iter().any(|place| standing.places.contains(place));
-            (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0 && has_such)
+            let is_such = |held: &Piece| pieces.iter().any(|piece| held.meets(piece));
+            let has_such = || holder.pieces.is_empty() || holder.pieces.iter().any(is_such);
+            (cpu && held.cpu > 0) || (memory && held.memory > 0) || (gpu && held.gpu > 0 && has_such())
         })
     }
 
@@ -230,17 +240,25 @@ impl Outlook {
     }
 }
 
-fn places<'p>(pieces: impl IntoIterator<Item = &'p Piece>) -> Vec<usize> {
-    pieces.into_iter().map(|piece| piece.place).collect()
+fn looked_at(cards: &Cards, wishes: &[Wish]) -> OfCards {
+    let state = cards.state_for(wishes);
+    let scarce: Vec<Wish> = state.scarce().iter().map(|scarce| scarce.wish.clone()).collect();
+    OfCards { pieces: cards.all().all_for(&scarce).into(), free: cards.free_for(wishes), state }
 }
 
 /// Where to count cards is enough.
-fn counted(wanted: &Amount, inventory: &Amount, free: &Amount) -> CardsFor {
-    match wanted.gpu {
-        gpu if gpu > inventory.gpu => CardsFor::Lacking { there: inventory.gpu / CARD },
-        gpu if gpu > free.gpu => CardsFor::Held { free: free.gpu / CARD },
+fn counted(wanted: &Amount, inventory: &Amount, free: &Amount) -> OfCards {
+    let tasks = u32::try_from(wanted.gpu / CARD).unwrap_or(u32::MAX);
+    let scarce = |there: &Amount| -> Arc<[Scarce]> {
+        let wish = Wish { tasks, count: 1, part: Part::Whole, kind: None };
+        [Scarce { wish, there: there.gpu / CARD }].into()
+    };
+    let state = match wanted.gpu {
+        gpu if gpu > inventory.gpu => CardsFor::Lacking(scarce(inventory)),
+        gpu if gpu > free.gpu => CardsFor::Held(scarce(free)),
         _ => CardsFor::Free,
-    }
+    };
+    OfCards { state, pieces: Arc::default(), free: free.gpu / CARD * CARD }
 }
 
 /// So many of the first that wait, in the order in which they would start one after the other.

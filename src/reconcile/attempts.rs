@@ -120,6 +120,7 @@ impl<S: Store> Reconciler<S> {
             index,
             phase: TaskPhase::Launching,
             again: 0,
+            over_share: None,
             gpus,
         });
         let number = u32::try_from(run.record.attempts.len()).unwrap_or(u32::MAX).saturating_add(1);

@@ -12,16 +12,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::world::Job;
-use super::{Reconciler, Work};
+use super::{Caller, Reconciler, Work};
 use crate::gpu::deck::{CARD, Piece, Sizes};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::nodes::Missing;
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::{Amount, Kept, Want, wishes};
+use crate::report::StrangerReport;
 use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, GpuLease, TaskRecord};
+use crate::store::record::{AttemptRecord, GpuLease, GpuPartLease, TaskRecord};
 use sharing::Sharing;
 
 /// How soon cards that others use are looked at again, and a driver that does not answer is asked again, ms.
@@ -36,6 +37,8 @@ const FRESH_MS: u64 = 5000;
 pub(super) struct Cards {
     seen: Arc<Inventory>,
     users: BTreeMap<GpuUuid, Users>,
+    /// Names of those whose processes are there.
+    names: BTreeMap<u32, String>,
     /// When somebody gave it back.
     given_back: BTreeMap<GpuUuid, Timestamp>,
     /// They are being looked at.
@@ -164,7 +167,7 @@ impl Cards {
                 None => "is being looked at".to_owned(),
             },
             OutOfUse::Unsaid { .. } => "the driver does not say what runs on it".to_owned(),
-            OutOfUse::Used { by, .. } => used_by(by),
+            OutOfUse::Used { by, .. } => used_by(by, self.user(by)),
         }
     }
 
@@ -195,6 +198,18 @@ impl Cards {
                 self.users.insert(uuid.clone(), Users { at, until, since, processes: usage.processes.clone() });
             }
         }
+    }
+
+    fn see_names(&mut self) {
+        let processes = self.users.values().filter_map(|users| users.processes.as_ref()).flatten();
+        let uids: BTreeSet<u32> = processes.filter(|it| !it.is_ignored).filter_map(|process| process.uid).collect();
+        self.names.retain(|uid, _| uids.contains(uid));
+        uids.into_iter().for_each(|uid| _ = self.names.entry(uid).or_insert_with(|| Caller::of(uid).name));
+    }
+
+    /// Whose a process is.
+    fn user(&self, process: &Process) -> Option<&str> {
+        self.names.get(&process.uid?).map(String::as_str)
     }
 
     /// Where the clock was set back, what lies ahead was just now: it locks nothing until then.
@@ -254,11 +269,8 @@ fn on_bus(card: &Card) -> String {
 }
 
 /// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
-fn used_by(process: &Process) -> String {
-    let user = process.uid.map_or(String::new(), |uid| match uid {
-        0 => " of root".to_owned(),
-        uid => format!(" of user {uid}"),
-    });
+fn used_by(process: &Process, user: Option<&str>) -> String {
+    let user = user.map_or(String::new(), |user| format!(" of {user}"));
     let memory = process.memory.map_or(String::new(), |bytes| format!(", {} MiB", bytes >> 20));
     format!("is used by process {}{user}{memory}", process.pid)
 }
@@ -276,6 +288,7 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         self.cards.see_users(&seen);
+        self.cards.see_names();
         self.cards.seen = seen;
         self.tell_holders();
         self.reckon_shares_anew();
@@ -316,7 +329,8 @@ impl<S: Store> Reconciler<S> {
             let told = self.live_attempt(&key).map(|attempt| attempt.failed_gpus.clone()).unwrap_or_default();
             let well: Vec<&GpuUuid> = told.iter().filter(|uuid| self.is_well(uuid)).collect();
             for uuid in well {
-                self.note(&key, format!("{} is well again", self.name_of(uuid)));
+                let name = self.live_attempt(&key).map(|attempt| self.name_in(attempt, uuid)).unwrap_or_default();
+                self.note(&key, format!("{name} is well again"));
                 self.attempt_mut(&key).into_iter().for_each(|attempt| _ = attempt.failed_gpus.remove(uuid));
             }
             for (uuid, says) in self.failures_of(&key).into_iter().filter(|(uuid, _)| !told.contains(uuid)) {
@@ -326,13 +340,15 @@ impl<S: Store> Reconciler<S> {
         }
     }
 
-    /// It is seen, and has not failed.
+    /// The card, or the slice of one, is seen, and has not failed.
     fn is_well(&self, uuid: &GpuUuid) -> bool {
-        let card = self.cards.seen.cards.iter().find(|card| card.facts.uuid == *uuid);
+        let is_it = |card: &&Card| card.facts.uuid == *uuid || card.slices.iter().any(|slice| slice.uuid == *uuid);
+        let card = self.cards.seen.cards.iter().find(is_it);
         card.is_some_and(|card| health::worst(&card.findings) != Some(Level::Failed))
     }
 
-    /// Cards of a job that have failed as they were seen last, and what is said of each, once though tasks share it.
+    /// Cards of a job that have failed as they were seen last, slices of cards that are gone, and what is said of each, once though
+    /// tasks share it.
     pub(super) fn failures_of(&self, key: &JobKey) -> BTreeMap<GpuUuid, String> {
         let failure = |(_, lease): (&TaskRecord, &GpuLease)| {
             let Some(card) = self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid) else {
@@ -341,13 +357,30 @@ impl<S: Store> Reconciler<S> {
                 let says = || format!("GPU {} has failed: the driver no longer has it", lease.uuid);
                 return is_gone.then(|| (lease.uuid.clone(), says()));
             };
-            let worst = card.findings.first().filter(|finding| finding.level == Level::Failed)?;
+            let Some(worst) = card.findings.first().filter(|finding| finding.level == Level::Failed) else {
+                return self.lost_slice(card, lease);
+            };
             Some((
                 lease.uuid.clone(),
                 format!("{}{} has failed: {}", self.name_of(&lease.uuid), on_bus(card), worst.says),
             ))
         };
         self.leases_of(key).filter_map(failure).collect()
+    }
+
+    /// That the card no longer has the slice.
+    fn lost_slice(&self, card: &Card, lease: &GpuLease) -> Option<(GpuUuid, String)> {
+        let Some(GpuPartLease::Slice { uuid, profile, .. }) = &lease.part else { return None };
+        let is_told = self.are_known() && !card.signs.slices_untold;
+        if !is_told || card.slices.iter().any(|slice| slice.uuid == *uuid) {
+            return None;
+        }
+        let how = match card.is_cut_up() {
+            true => "the driver no longer has it",
+            false => "the card is no longer cut up by MIG",
+        };
+        let (name, bus) = (self.name_of(&lease.uuid), on_bus(card));
+        Some((uuid.clone(), format!("slice {profile} of {name}{bus} has failed: {how}")))
     }
 
     /// A failed card for which the job's file wants it stopped.
@@ -371,6 +404,18 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn name_of(&self, uuid: &GpuUuid) -> String {
         let place = self.cards.seen.cards.iter().position(|card| card.facts.uuid == *uuid);
         place.map_or_else(|| uuid.to_string(), |place| format!("GPU {place}"))
+    }
+
+    /// The same of a card of an attempt, or of a slice.
+    pub(super) fn name_in(&self, attempt: &AttemptRecord, uuid: &GpuUuid) -> String {
+        let leases = attempt.tasks.iter().flat_map(|task| &task.gpus);
+        let slice = leases.filter_map(|lease| match &lease.part {
+            Some(GpuPartLease::Slice { uuid: own, profile, .. }) if own == uuid => {
+                Some(format!("slice {profile} of {}", self.name_of(&lease.uuid)))
+            }
+            _ => None,
+        });
+        slice.into_iter().next().unwrap_or_else(|| self.name_of(uuid))
     }
 
     fn live_attempt(&self, key: &JobKey) -> Option<&AttemptRecord> {
@@ -569,6 +614,24 @@ impl<S: Store> Reconciler<S> {
         let missing: Vec<&Missing> = out.iter().filter_map(lacks).collect();
         let together = Missing::together(&missing)?;
         Some((missing.iter().map(|missing| missing.says.as_str()).collect(), together))
+    }
+
+    /// Who uses cards, or parts of them, and is no job.
+    pub(super) fn strangers(&self) -> Vec<StrangerReport> {
+        let told = |place: usize, card: &Card, slice: Option<&str>, by: &Process| StrangerReport {
+            gpu: format!("GPU {place}"),
+            uuid: card.facts.uuid.clone(),
+            slice: slice.map(str::to_owned),
+            pid: by.pid,
+            uid: by.uid,
+            user: self.cards.user(by).map(str::to_owned),
+            memory: by.memory,
+        };
+        let whole = self.unleased().filter_map(|(place, card, why)| match why? {
+            OutOfUse::Used { by, .. } => Some(told(place, card, None, by)),
+            _ => None,
+        });
+        whole.chain(self.strangers_on_parts(told)).collect()
     }
 
     /// Cards that nobody is given, and why, one line; empty where there are none such.

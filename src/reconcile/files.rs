@@ -277,8 +277,10 @@ impl<S: Store> Reconciler<S> {
         let idle =
             attempt.idle_since.map_or(String::new(), |since| format!(", its GPUs idle since {}", since.to_seconds()));
         let failed: String =
-            attempt.failed_gpus.iter().map(|uuid| format!(", {} has failed", self.name_of(uuid))).collect();
-        format!("{late}{idle}{failed}")
+            attempt.failed_gpus.iter().map(|uuid| format!(", {} has failed", self.name_in(attempt, uuid))).collect();
+        let over = attempt.tasks.iter().filter(|task| task.over_share.is_some() && task.phase.end().is_none());
+        let over: String = over.map(|task| format!(", {} uses more of a GPU than its share", task.name())).collect();
+        format!("{late}{idle}{failed}{over}")
     }
 }
 

@@ -324,7 +324,7 @@ impl<S: Store> Reconciler<S> {
 fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
     let run = job.run.as_ref()?;
     let attempt = run.record.attempts.last()?;
-    let amount = amount_of(&run.spec, attempt);
+    let (amount, template) = (amount_of(&run.spec, attempt), run.record.source.template.as_ref());
     Some(UsageRecord {
         attempt: attempt.id,
         workspace: key.workspace.clone(),
@@ -337,6 +337,7 @@ fn used(key: &JobKey, job: &Job, now: Timestamp) -> Option<UsageRecord> {
         memory: amount.memory,
         gpu: amount.gpu / CARD,
         gpu_part: amount.gpu % CARD,
-        price: run.record.source.template.as_ref().and_then(|template| template.price),
+        price: template.and_then(|template| template.price),
+        price_is_part: template.is_some_and(|template| template.price_is_part),
     })
 }

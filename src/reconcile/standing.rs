@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::Reconciler;
-use crate::gpu::deck::{CARD, Part, Wish};
+use crate::config::Quota;
+use crate::gpu::deck::{CARD, Scarce, Wish};
 use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
 use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing, Start};
 use crate::plan::{self, Amount, Holding, Why};
-use crate::report::{AmountReport, HolderReport, WaitReport};
+use crate::report::{AmountReport, HolderReport, StrangerReport, WaitReport};
 use crate::store::Store;
 
 /// Most jobs of the own workspace that are named.
@@ -21,8 +22,9 @@ const TOLD: usize = 20;
 /// What all of a list have in common.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// Which nobody is given.
+    /// Which nobody is given, as [`Reconciler::cards_out_of_use`] says.
     cards: OnceLock<String>,
+    strangers: OnceLock<Vec<StrangerReport>>,
 }
 
 /// What keeps a run that comes after others.
@@ -63,7 +65,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
-        let is_free = standing.cards == CardsFor::Free;
+        let is_free = standing.of_cards.state == CardsFor::Free;
         let others = if is_free { Cow::default() } else { self.cards_told_out_of_use() };
         match !is_held(outlook, standing) && !others.is_empty() {
             true => cards(standing, &others),
@@ -112,19 +114,12 @@ impl<S: Store> Reconciler<S> {
         if first_before(key, outlook).is_none() {
             return Behind::Others;
         }
-        let quota = self.quota(&key.workspace).copied().unwrap_or_default();
-        let (left, running) = self.left_of_quota(&key.workspace, outlook);
         let wanted = &standing.wanted;
-        let is_beyond = |limit: Option<u64>, wanted: u64, left: u64| limit.is_some() && wanted > left;
-        if is_beyond(quota.cpu, wanted.cpu, left.cpu)
-            || is_beyond(quota.memory, wanted.memory, left.memory)
-            || is_beyond(quota.gpu, wanted.gpu, left.gpu)
-            || quota.running.is_some_and(|most| running >= most)
-        {
+        if self.beyond_left(key, outlook, standing) != Amount::default() || self.most_run(key, outlook).is_some() {
             return Behind::Quota;
         }
         let has_room = wanted.cpu <= outlook.free.cpu && wanted.memory <= outlook.free.memory;
-        if has_room && standing.cards == CardsFor::Free { Behind::Others } else { Behind::Room }
+        if has_room && standing.of_cards.state == CardsFor::Free { Behind::Others } else { Behind::Room }
     }
 
     /// Of a run that was not looked at, since it is new or far behind.
@@ -143,17 +138,13 @@ impl<S: Store> Reconciler<S> {
     pub(super) fn wait_report(&self, key: &JobKey) -> Option<WaitReport> {
         let (outlook, standing) = self.standing(key).filter(|_| self.queue.contains(key))?;
         let (cause, free, holders) = match self.whys.get(key) {
-            Some(Why::Quota) => {
-                let (free, _) = self.left_of_quota(&key.workspace, outlook);
-                ("quota", free, outlook.holders_in(&key.workspace).collect())
-            }
+            Some(Why::Quota) => ("quota", self.left_by_quota(key, outlook), self.quota_holders(key, outlook, standing)),
             None if self.beyond_quota(key, standing).is_some() => {
-                ("quota", self.left_of_quota(&key.workspace, outlook).0, Vec::new())
+                ("quota", self.left_by_quota(key, outlook), Vec::new())
             }
             None if !is_lacking(standing) => match self.behind(key, outlook, standing) {
                 Behind::Quota => {
-                    let (free, _) = self.left_of_quota(&key.workspace, outlook);
-                    ("quota", free, outlook.holders_in(&key.workspace).collect())
+                    ("quota", self.left_by_quota(key, outlook), self.quota_holders(key, outlook, standing))
                 }
                 Behind::Room => ("room", free_to(outlook, standing), lacking(outlook, standing)),
                 Behind::Others => ("turn", free_to(outlook, standing), Vec::new()),
@@ -172,6 +163,7 @@ impl<S: Store> Reconciler<S> {
             needs: report(&standing.wanted),
             free: report(&free),
             holders: told(&key.workspace, &holders),
+            strangers: self.strangers_before(cause, standing),
             starts_by: starts_by.map(|start| start.to_string()),
             starts_about: starts_about.map(|start| start.to_string()),
             as_of: outlook.at.to_string(),
@@ -197,29 +189,95 @@ impl<S: Store> Reconciler<S> {
         (free, running)
     }
 
+    fn left_by_quota(&self, key: &JobKey, outlook: &Outlook) -> Amount {
+        self.left_of_quota(&key.workspace, outlook).0
+    }
+
+    /// What it wants of which its quota leaves too little, and nothing else.
+    fn beyond_left(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> Amount {
+        let quota = self.quota(&key.workspace).copied().unwrap_or_default();
+        let (wanted, left) = (&standing.wanted, self.left_by_quota(key, outlook));
+        let beyond = |limit: Option<u64>, wanted: u64, left: u64| match limit {
+            Some(_) if wanted > left => wanted,
+            _ => 0,
+        };
+        Amount {
+            cpu: beyond(quota.cpu, wanted.cpu, left.cpu),
+            memory: beyond(quota.memory, wanted.memory, left.memory),
+            gpu: beyond(quota.gpu, wanted.gpu, left.gpu),
+        }
+    }
+
+    /// As many of its workspace run as may.
+    fn most_run(&self, key: &JobKey, outlook: &Outlook) -> Option<u64> {
+        let running = self.left_of_quota(&key.workspace, outlook).1;
+        self.quota(&key.workspace)?.running.filter(|most| running >= *most)
+    }
+
+    /// Who of its workspace has what its quota leaves too little of.
+    fn quota_holders<'a>(&self, key: &JobKey, outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
+        let beyond = self.beyond_left(key, outlook, standing);
+        // More has changed than has been looked at, or how many run is what keeps it.
+        let is_any = beyond == Amount::default() || self.most_run(key, outlook).is_some();
+        let has_such = |held: &Amount| {
+            (beyond.cpu > 0 && held.cpu > 0)
+                || (beyond.memory > 0 && held.memory > 0)
+                || (beyond.gpu > 0 && held.gpu > 0)
+        };
+        outlook.holders_in(&key.workspace).filter(|holder| is_any || has_such(&holder.amount)).collect()
+    }
+
     fn quota_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         let workspace = &key.workspace;
-        let (free, running) = self.left_of_quota(workspace, outlook);
-        let quota = self.quota(workspace).copied().unwrap_or_default();
-        let holders: Vec<&Holder> = outlook.holders_in(workspace).collect();
-        let held = named(workspace, &holders);
-        if let Some(limit) = quota.running.filter(|limit| running >= *limit) {
+        let held = named(workspace, &self.quota_holders(key, outlook, standing));
+        if let Some(most) = self.most_run(key, outlook) {
             return format!(
-                "waits for one of {held} to end: {limit} job(s) of workspace {workspace} may run at a time \
+                "waits for one of {held} to end: {most} job(s) of workspace {workspace} may run at a time \
                  (workspaces.{workspace}.running)"
             );
         }
-        format!(
-            "waits for {}; by its quota workspace {workspace} may have {free} more (workspaces.{workspace}); the rest is \
-             held by {held}",
-            standing.wanted
-        )
+        let beyond = self.beyond_left(key, outlook, standing);
+        let quota = self.quota(workspace).copied().unwrap_or_default();
+        let (wanted, left) = left_told(workspace, &beyond, &self.left_by_quota(key, outlook), &quota);
+        // More has changed than has been looked at.
+        let wanted = if wanted.is_empty() { standing.wanted.to_string() } else { wanted.join(" and ") };
+        let left = if left.is_empty() { format!("workspaces.{workspace} leaves less") } else { left.join(", ") };
+        format!("waits for {wanted}: {left}; the rest is held by {held}")
+    }
+
+    /// Who uses cards and is no job, where it is cards that it waits for.
+    fn strangers_before(&self, cause: &str, standing: &Standing) -> Vec<StrangerReport> {
+        if cause == "quota" || standing.of_cards.state == CardsFor::Free {
+            return Vec::new();
+        }
+        match &self.listed {
+            Some(listed) => listed.strangers.get_or_init(|| self.strangers()).clone(),
+            None => self.strangers(),
+        }
     }
 }
 
 /// The first in the queue, if it is another; where it is not, more has changed than has been looked at.
 fn first_before<'a>(key: &JobKey, outlook: &'a Outlook) -> Option<&'a JobKey> {
     outlook.first().first().filter(|first| *first != key)
+}
+
+/// What is wanted beyond a quota, and what of the quota is left of each.
+fn left_told(workspace: &WorkspaceName, beyond: &Amount, left: &Amount, quota: &Quota) -> (Vec<String>, Vec<String>) {
+    let of =
+        |what: &str, left: String, limit: String| format!("{left} of {limit} left by workspaces.{workspace}.{what}");
+    let cards = quota.gpu.filter(|_| beyond.gpu > 0).map(|limit| {
+        let wanted = format!("{} GPU(s)", CardAmount(beyond.gpu));
+        (wanted, of("gpu", CardAmount(left.gpu).to_string(), limit.to_string()))
+    });
+    let cpu = quota.cpu.filter(|_| beyond.cpu > 0).map(|limit| {
+        (format!("{} cpu", Cpu(beyond.cpu)), of("cpu", Cpu(left.cpu).to_string(), Cpu(limit).to_string()))
+    });
+    let memory = quota.memory.filter(|_| beyond.memory > 0).map(|limit| {
+        let wanted = format!("{} of memory", Bytes(beyond.memory).told());
+        (wanted, of("memory", Bytes(left.memory).told_beside(beyond.memory), Bytes(limit).told()))
+    });
+    [cards, cpu, memory].into_iter().flatten().unzip()
 }
 
 fn cause(why: Option<&Why>) -> &'static str {
@@ -233,7 +291,7 @@ fn cause(why: Option<&Why>) -> &'static str {
 }
 
 fn is_lacking(standing: &Standing) -> bool {
-    matches!(standing.cards, CardsFor::Lacking { .. })
+    matches!(standing.of_cards.state, CardsFor::Lacking(_))
 }
 
 /// Somebody holds what it lacks.
@@ -246,16 +304,30 @@ fn lacking<'a>(outlook: &'a Outlook, standing: &Standing) -> Vec<&'a Holder> {
 }
 
 fn cards(standing: &Standing, others: &str) -> String {
-    let has = match standing.cards {
-        CardsFor::Lacking { there } => there,
-        CardsFor::Held { free } => free,
-        CardsFor::Free => 0,
+    let scarce = standing.of_cards.state.scarce();
+    let (has, but) = match scarce {
+        [one] if one.wish.is_plain() => (one.there.to_string(), ""),
+        [one] => (format!("{} such", one.there), ""),
+        several => (there_are(several), not_together(several)),
     };
-    let such = if is_plain(&standing.wishes) { "" } else { " such" };
-    format!(
-        "waits for {}: this machine has {has}{such} that can be used now{others}",
-        plan::described(&standing.wishes)
-    )
+    format!("waits for {}: this machine has {has} that can be used now{but}{others}", wanted_of(scarce))
+}
+
+/// What is wanted of the sorts that there is too little of.
+fn wanted_of(scarce: &[Scarce]) -> String {
+    let wishes: Vec<Wish> = scarce.iter().map(|one| one.wish.clone()).collect();
+    plan::described(&wishes)
+}
+
+/// How many of each sort.
+fn there_are(scarce: &[Scarce]) -> String {
+    let told: Vec<String> = scarce.iter().map(|one| plan::so_many(&one.wish, one.there)).collect();
+    told.join(" and ")
+}
+
+/// Of each there is enough for itself alone.
+fn not_together(scarce: &[Scarce]) -> &'static str {
+    if scarce.iter().all(Scarce::is_there) { ", but not all of them together" } else { "" }
 }
 
 /// What there is too little of and who has it come first: a list of many shows only the beginning.
@@ -269,7 +341,8 @@ fn scarce(outlook: &Outlook, standing: &Standing) -> String {
     let (wanted, free) = (&standing.wanted, &outlook.free);
     let cpu = (wanted.cpu > free.cpu).then(|| format!("{} cpu", Cpu(wanted.cpu)));
     let memory = (wanted.memory > free.memory).then(|| format!("{} of memory", Bytes(wanted.memory).told()));
-    let cards = (standing.cards != CardsFor::Free).then(|| plan::described(&standing.wishes));
+    let of_cards = standing.of_cards.state.scarce();
+    let cards = (!of_cards.is_empty()).then(|| wanted_of(of_cards));
     let scarce: Vec<String> = [cards, cpu, memory].into_iter().flatten().collect();
     // More has changed than has been looked at.
     if scarce.is_empty() { standing.wanted.to_string() } else { scarce.join(" and ") }
@@ -278,26 +351,20 @@ fn scarce(outlook: &Outlook, standing: &Standing) -> String {
 /// Of cards where these are what it waits for, also if there are none.
 fn free(outlook: &Outlook, standing: &Standing) -> String {
     let rest = Amount { gpu: 0, ..outlook.free };
-    match standing.cards {
-        CardsFor::Held { free } if is_plain(&standing.wishes) => format!("{rest}, {free} GPU(s)"),
-        CardsFor::Held { free } => format!("{rest}, {free} of these"),
-        CardsFor::Free | CardsFor::Lacking { .. } => rest.to_string(),
+    match &standing.of_cards.state {
+        CardsFor::Held(scarce) => match scarce.as_ref() {
+            [one] if one.wish.is_plain() => format!("{rest}, {} GPU(s)", one.there),
+            [one] => format!("{rest}, {} of these", one.there),
+            several => format!("{rest}, {}{}", there_are(several), not_together(several)),
+        },
+        CardsFor::Free | CardsFor::Lacking(_) => rest.to_string(),
     }
 }
 
-/// As [`free`], as an amount: to whoever wants whole cards parts of them are none.
+/// As [`free`], as an amount, of cards what it could use: to whoever wants whole ones parts of them are none.
 fn free_to(outlook: &Outlook, standing: &Standing) -> Amount {
-    let wants_whole = !standing.wishes.is_empty() && standing.wishes.iter().all(|wish| wish.part == Part::Whole);
-    let cards = match standing.cards {
-        CardsFor::Held { free } => free,
-        CardsFor::Free | CardsFor::Lacking { .. } => outlook.whole_cards,
-    };
-    if wants_whole { Amount { gpu: cards.saturating_mul(CARD), ..outlook.free } } else { outlook.free }
-}
-
-/// It wants whole cards, of whatever kind.
-fn is_plain(wishes: &[Wish]) -> bool {
-    wishes.iter().all(Wish::is_plain)
+    let gpu = if standing.wishes.is_empty() { outlook.free.gpu } else { standing.of_cards.free };
+    Amount { gpu, ..outlook.free }
 }
 
 fn port_reason(key: &JobKey, port: u16, holder: &JobKey, how: Holding) -> String {

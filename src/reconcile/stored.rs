@@ -123,6 +123,7 @@ mod tests {
             index,
             phase: TaskPhase::Running { since: Timestamp(2) },
             again: 0,
+            over_share: None,
             gpus: Vec::new(),
         };
         let attempt = AttemptRecord::new(AttemptId(1), 1, Timestamp(1), vec![task(0), task(1)]);

@@ -254,12 +254,14 @@ impl<S: Store> Reconciler<S> {
         let Some(record) = attempt.tasks.get_mut(task.ordinal as usize) else { return false };
         let retries = spec.roles.iter().find(|role| role.name == record.role).map_or(0, |role| role.retries);
         // In its place it would have the same card again.
-        let lacks_card = record.gpus.iter().any(|lease| failed.contains(&lease.uuid));
+        let lacks_card =
+            record.gpus.iter().any(|lease| failed.contains(&lease.uuid) || failed.contains(lease.device()));
         let is_forgiven = !lacks_card && end.end.is_failure() && spec.retry.on.contains(&kind_of(&end.end));
         if is_over || record.phase.end().is_some() || !is_forgiven || record.again >= retries {
             return false;
         }
         record.again += 1;
+        record.over_share = None;
         record.phase = TaskPhase::Launching;
         let message = format!("{} {end}; it is started again ({} of {retries})", record.name(), record.again);
         self.note(&key, message);

@@ -217,10 +217,18 @@ impl Checker<'_> {
             Kind::Table | Kind::Tables => self.table_of(kind, place),
             _ => article(&kind.describe()),
         };
-        let message = format!("`{}` takes {takes}, not {} {found}", place.written, a_or_an(found));
+        let instead = match value.get_ref() {
+            DeValue::Float(_) if place.pattern.ends_with("resources.gpu") => PART_OF_CARD,
+            _ => "",
+        };
+        let message = format!("`{}` takes {takes}, not {} {found}{instead}", place.written, a_or_an(found));
         self.error(value.span(), place, message);
     }
 }
+
+/// For who wants less than a card.
+const PART_OF_CARD: &str =
+    "; a part of a card is a share of its memory, as `gpu_memory = \"20GiB\"`, or a slice, as `mig = \"1g.10gb\"`";
 
 fn article(description: &str) -> String {
     match description.starts_with('"') || description.starts_with("true") {

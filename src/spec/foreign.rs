@@ -24,6 +24,11 @@ const WORDS: &[(&str, Meant)] = &[
     ("cpucount", Meant::Key("resources.cpu")),
     ("cpunumber", Meant::Key("resources.cpu")),
     ("gpus", Meant::Key("resources.gpu")),
+    ("nvidia.com/gpu", Meant::Key("resources.gpu")),
+    ("accelerator", Meant::Key("resources.gpu")),
+    ("accelerators", Meant::Key("resources.gpu")),
+    ("acceleratorcount", Meant::Key("resources.gpu")),
+    ("acceleratortype", Meant::Key("resources.gpu_type")),
     ("gpucount", Meant::Key("resources.gpu")),
     ("gpunumber", Meant::Key("resources.gpu")),
     ("numgpus", Meant::Key("resources.gpu")),
@@ -51,7 +56,9 @@ const WORDS: &[(&str, Meant)] = &[
     ("dependson", Meant::Key("after")),
     ("dependencies", Meant::Key("after")),
     ("timeout", Meant::Key("max_duration")),
+    ("time", Meant::Key("max_duration")),
     ("timelimit", Meant::Key("max_duration")),
+    ("walltime", Meant::Key("max_duration")),
     ("maxretries", Meant::Key("retries")),
     ("retrycount", Meant::Key("retries")),
     ("backofflimit", Meant::Key("retries")),
@@ -72,6 +79,27 @@ pub(super) fn meant(word: &str) -> Option<Meant> {
 mod tests {
     use super::*;
     use crate::spec::keys;
+
+    #[test]
+    fn words_for_cards_and_times_lead_to_ours_and_a_part_of_a_card_to_shares() {
+        for (text, said) in [
+            ("resources.\"nvidia.com/gpu\" = 1", "unknown key `resources.nvidia.com/gpu`; did you mean `gpu`?"),
+            ("accelerator = 1", "unknown key `accelerator`; it belongs at `resources.gpu`"),
+            ("resources.accelerator_type = 'A100'", "did you mean `gpu_type`?"),
+            ("walltime = '1h'", "unknown key `walltime`; did you mean `max_duration`?"),
+            ("time = '1h'", "unknown key `time`; did you mean `max_duration`?"),
+            (
+                "resources.gpu = 0.5",
+                "`resources.gpu` takes an integer, not a float; a part of a card is a share of its memory, as `gpu_memory = \"20GiB\"`",
+            ),
+            ("[roles.w]\nresources.gpu = 0.5", "not a float; a part of a card is a share of its memory"),
+        ] {
+            let found = crate::spec::parse("x.toml", text).1;
+            assert!(found.len() == 1 && found[0].to_string().contains(said), "{text}: {found:?}");
+        }
+        let found = crate::spec::parse("x.toml", "resources.gpu = 'one'").1;
+        assert!(!found[0].to_string().contains("gpu_memory"), "{found:?}");
+    }
 
     #[test]
     fn every_word_leads_to_a_key_that_there_is_and_none_is_a_key_itself() {

@@ -13,7 +13,7 @@ use super::check::{self, Language};
 use super::diagnostic::{self, Diagnostic, Severity, Source};
 use super::job::JobSpec;
 use super::near::nearest;
-use super::resource_specs::{self, Filled, Offer};
+use super::resource_specs::{self, Filled, Offer, Price};
 use super::sweep::{self, Chosen, Combination};
 use super::template::{Given, Param, Template, error, too_large};
 use super::tree::{self, Entry, Origin, take};
@@ -91,8 +91,8 @@ pub struct TemplateUse {
     pub own: String,
     /// Which keys that act at once it says itself.
     pub own_live: BTreeSet<String>,
-    /// Of an hour of all its tasks, by the specs that it names.
-    pub price: Option<f64>,
+    /// Of an hour of its tasks, by the specs that it names.
+    pub price: Option<Price>,
 }
 
 /// What the files come to.

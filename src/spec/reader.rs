@@ -2,6 +2,7 @@
 
 mod bounds;
 mod data;
+mod durations;
 mod git;
 mod graphics;
 mod mounts;
@@ -17,9 +18,7 @@ use toml::Spanned;
 use super::check::FINDINGS_MAX;
 use super::diagnostic::{Diagnostic, Source};
 use super::image::Image;
-use super::job::{
-    DesiredState, JobSpec, ListItem, Network, OnEdit, OnOverrun, Param, Priority, RETRY_ON, Retry, RetryOn, Role,
-};
+use super::job::{DesiredState, JobSpec, ListItem, Network, OnEdit, Param, Priority, RETRY_ON, Retry, RetryOn, Role};
 use super::platform::{Contract, FRAMEWORKS, Framework, STRATEGIES, Strategy};
 use super::strategy::{self, Kinds};
 use super::tree;
@@ -46,6 +45,7 @@ pub(super) fn from_wire(
     let retry = reader.retry(&wire.retry);
     let on_gpu_failure = reader.on_gpu_failure(wire.on_gpu_failure.as_ref(), wire.retries);
     let gpu_idle = graphics::gpu_idle(&wire.alerts);
+    let durations = reader.durations(&wire);
     let after = reader.after(&wire.after);
     let datasets = reader.datasets(&wire.datasets);
     let bounds = bounds::Bounds::of(&wire);
@@ -80,6 +80,7 @@ pub(super) fn from_wire(
     roles.extend(reader.services(&wire.services, boards, &defaults));
     reader.check_roles(&roles);
     reader.graphics_of_nobody(&defaults.resources, &roles);
+    reader.warn_of_idle_nothing(&wire.alerts, &roles);
     reader.too_many_tasks(&roles);
     reader.colliding_roles(&roles);
     reader.colliding_ports(&roles);
@@ -113,11 +114,11 @@ pub(super) fn from_wire(
         priority: priority(wire.priority.as_ref()),
         on_edit: if wire.on_edit.as_deref() == Some("restart") { OnEdit::Restart } else { OnEdit::After },
         extras: wire.extras,
-        expected_duration: wire.expected_duration.and_then(|text| parse_duration(&text).ok()),
+        expected_duration: durations.expected,
         on_gpu_failure,
         gpu_idle,
-        on_overrun: if wire.on_overrun.as_deref() == Some("stop") { OnOverrun::Stop } else { OnOverrun::Alert },
-        max_duration: wire.max_duration.and_then(|text| parse_duration(&text).ok()),
+        on_overrun: durations.on_overrun,
+        max_duration: durations.max,
         state: state(wire.state.as_deref()),
         rerun: wire.rerun,
         roles: roles.into_iter().map(|(role, _)| role).collect(),

@@ -59,6 +59,14 @@ pub(super) enum Filled {
     No,
 }
 
+/// Of an hour of the tasks of a job that have one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Price {
+    pub hourly: f64,
+    /// Other tasks have none.
+    pub is_part: bool,
+}
+
 /// Of an hour of one task, by the key of the job (""), role or service that says its size; none where it is the size of no spec,
 /// or of one without a price.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -66,20 +74,23 @@ pub(super) struct Prices(BTreeMap<String, Option<f64>>);
 
 impl Prices {
     /// Of an hour of all tasks together; none where no task has a price.
-    pub(super) fn hourly(&self, spec: &JobSpec) -> Option<f64> {
+    pub(super) fn hourly(&self, spec: &JobSpec) -> Option<Price> {
         let of_job = self.0.get("").copied().flatten();
-        let priced = spec.roles.iter().filter_map(|role| {
+        let (mut hourly, mut is_part) = (None, false);
+        for role in &spec.roles {
             let key = match (role.is_service, role.name.as_str()) {
                 (false, name) => format!("roles.{name}."),
                 (true, "tensorboard") => "tensorboard.".to_owned(),
                 (true, name) => format!("services.{name}."),
             };
             let own = self.0.get(&key).copied();
-            // What is only looked at has nothing of the job's.
-            let price = own.unwrap_or(of_job.filter(|_| !role.is_service))?;
-            Some(price * f64::from(role.count))
-        });
-        priced.fold(None, |sum, price| Some(sum.unwrap_or(0.0) + price))
+            match own.unwrap_or(of_job.filter(|_| !role.is_service)) {
+                Some(price) => hourly = Some(hourly.unwrap_or(0.0) + price * f64::from(role.count)),
+                // What is only looked at has nothing of the job's.
+                None => is_part |= own.is_some() || !role.is_service,
+            }
+        }
+        hourly.map(|hourly| Price { hourly, is_part })
     }
 }
 

@@ -35,8 +35,8 @@ pub(super) struct WireJob {
     pub(super) priority: Option<WirePriority>,
     pub(super) extras: toml::Table,
     pub(super) max_duration: Option<String>,
-    pub(super) expected_duration: Option<String>,
-    pub(super) on_overrun: Option<String>,
+    pub(super) expected_duration: Option<Spanned<String>>,
+    pub(super) on_overrun: Option<Spanned<String>>,
     pub(super) on_gpu_failure: Option<Spanned<String>>,
     pub(super) alerts: WireAlerts,
     pub(super) state: Option<String>,
@@ -57,7 +57,7 @@ pub(super) struct WireJob {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WireAlerts {
-    pub(super) gpu_idle: Option<WireGpuIdle>,
+    pub(super) gpu_idle: Option<Spanned<WireGpuIdle>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

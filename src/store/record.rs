@@ -96,9 +96,12 @@ pub struct TemplateRecord {
     /// Keys that act at once which they say themselves.
     #[serde(default)]
     pub own_live: BTreeSet<String>,
-    /// Of an hour of all its tasks, by the specs that it names.
+    /// Of an hour of its tasks, by the specs that it names.
     #[serde(default)]
     pub price: Option<f64>,
+    /// Some of its tasks are of no spec with a price.
+    #[serde(default)]
+    pub price_is_part: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -310,6 +313,9 @@ pub struct TaskRecord {
     /// How often it has been started again, after failures that its role forgives.
     #[serde(default)]
     pub again: u32,
+    /// It uses more of a card than its share, of which its owner was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over_share: Option<OverShare>,
     /// Cards that nobody else has before the attempt is released.
     #[serde(default)]
     pub gpus: Vec<GpuLease>,
@@ -324,6 +330,15 @@ pub struct GpuLease {
     /// How much of it; all when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<GpuPartLease>,
+}
+
+/// That a task uses more than its share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverShare {
+    /// Since when it was so each time that was looked; absent while it is just within it again.
+    pub since: Option<Timestamp>,
+    /// When it was looked at last.
+    pub last: Timestamp,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -408,6 +423,9 @@ pub struct UsageRecord {
     pub gpu_part: u64,
     /// Of an hour, by the specs that its tasks are of; absent where none has a price.
     pub price: Option<f64>,
+    /// Some of its tasks are of no spec with a price.
+    #[serde(default)]
+    pub price_is_part: bool,
 }
 
 /// What attempts have used, added up.
@@ -421,7 +439,7 @@ pub struct UsageTotal {
     pub memory_gib_hours: f64,
     /// By the specs of the jobs, in whatever the administrator reckons in; none where no attempt has a price.
     pub price: Option<f64>,
-    /// Attempts that have none.
+    /// Attempts that have none, or tasks without one.
     pub unpriced: u64,
 }
 

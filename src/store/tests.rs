@@ -150,6 +150,7 @@ fn used(attempt: u64, workspace: &str, owner: u32, times: std::ops::Range<u64>, 
         gpu: 2,
         gpu_part: 0,
         price,
+        price_is_part: false,
     }
 }
 

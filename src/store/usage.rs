@@ -41,6 +41,7 @@ impl UsageTotal {
             Some(price) => self.price = Some(self.price.unwrap_or(0.0) + price * hours),
             None => self.unpriced += 1,
         }
+        self.unpriced += u64::from(used.price.is_some() && used.price_is_part);
     }
 
     pub fn add(&mut self, other: &Self) {

@@ -470,6 +470,11 @@ fn several_jobs_have_shares_of_one_card_and_who_uses_more_than_its_own_is_told()
             "GPU  SHARE  HELD BY\n0    20GiB  one main-0\n0    20GiB  three main-0\n0    30GiB  two main-0\n"
         )
     );
+    let [wide, csv] = ["wide", "csv"].map(|form| instance.ok(&["gpu", "-o", form]));
+    assert!(wide.lines().any(|line| line.ends_with(" UUID  BUS") || line.contains(" UUID ")), "{wide}");
+    let row = format!("{},00000000:1b:00.0,,20GiB one main-0; 20GiB three main-0; 30GiB two main-0,", uuid(0));
+    assert!(csv.starts_with("gpu,health,use,memory,temp,power,name,uuid,bus,leased_by,shares,slices\n"), "{csv}");
+    assert!(csv.contains(&row), "{csv}");
     // A whole card is not to be had, nor more than is left; a daemon that is killed changes nothing of that.
     shows(&[(sleeper("2311"), 15), (sleeper("2312"), 1)]);
     instance.drop_job("four", &job("2314", 20));

@@ -222,20 +222,22 @@ fn slices_are_listed_with_what_runs_on_them() {
 fn a_card_in_the_mode_of_slices_is_cut_up_even_if_none_can_be_seen() {
     let slice = "mig = [{ uuid = \"MIG-a\", name = \"x MIG 1g.10gb\", memory = 1 }]";
     let cases = [
-        ("mig_mode = 0".to_owned(), (false, 0, false)),
-        ("mig_mode = 1".to_owned(), (true, 0, true)),
-        (format!("{slice}\nerrors.nvmlDeviceGetMaxMigDeviceCount = \"UNKNOWN\""), (true, 0, true)),
-        (format!("{slice}\nerrors.nvmlDeviceGetMigDeviceHandleByIndex = \"UNKNOWN\""), (true, 0, true)),
+        ("mig_mode = 0".to_owned(), (false, 0, true, false)),
+        ("mig_mode = 1".to_owned(), (true, 0, true, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMaxMigDeviceCount = \"UNKNOWN\""), (true, 0, false, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMigDeviceHandleByIndex = \"UNKNOWN\""), (true, 0, false, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMigDeviceHandleByIndex = \"NOT_FOUND\""), (true, 0, true, true)),
         // The mode is not told, but there they are.
-        (format!("{slice}\nerrors.nvmlDeviceGetMigMode = \"UNKNOWN\""), (false, 1, true)),
-        (slice.to_owned(), (true, 1, true)),
+        (format!("{slice}\nerrors.nvmlDeviceGetMigMode = \"UNKNOWN\""), (false, 1, true, true)),
+        (slice.to_owned(), (true, 1, true, true)),
     ];
     let machine = Machine::with(&cards(1));
     for (more, wanted) in cases {
         machine.fake.shows(&format!("driver = \"1\"\n{}", card(0, &more)));
         let found = machine.look();
         let card = &found.cards[0];
-        assert_eq!((card.mig, card.slices.len(), card.is_cut_up()), wanted, "{more}");
+        let is_told = !card.signs.slices_untold;
+        assert_eq!((card.mig, card.slices.len(), is_told, card.is_cut_up()), wanted, "{more}");
     }
 }
 

@@ -29,9 +29,11 @@ use super::simulation;
 
 mod cards;
 mod devices;
+mod lacking;
 mod lost;
 mod owners;
 mod parts;
+mod slices;
 mod swept;
 mod waiting;
 
@@ -260,11 +262,7 @@ fn a_workspace_has_no_more_than_its_quota_and_says_so() {
         [State::Running, State::Waiting, State::Running]
     );
     let two = daemon.report("a/two");
-    assert_eq!(
-        two.reason,
-        "waits for 2 cpu and 1GiB of memory; by its quota workspace a may have 1 cpu and 7GiB of memory more \
-         (workspaces.a); the rest is held by a/one"
-    );
+    assert_eq!(two.reason, "waits for 2 cpu: 1 of 3 left by workspaces.a.cpu; the rest is held by a/one");
     assert_eq!(two.waiting.map(|waiting| (waiting.cause, waiting.free.cpu)), Some(("quota".to_owned(), 1.0)));
     daemon.end("a/one");
     assert_eq!(daemon.state("a/two"), State::Running);

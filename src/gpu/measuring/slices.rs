@@ -31,7 +31,7 @@ struct Begun<'a> {
 
 impl<'a> CutUp<'a> {
     pub(super) fn begin(device: Device<'a>) -> Self {
-        let found = nvml::slices(&device);
+        let found = nvml::slices(&device).found;
         let known = if device.gpm_support().unwrap_or(false) { found.as_slice() } else { &[] };
         let alone = own_instances(known.iter().map(|(slice, _)| slice));
         let befores: Vec<_> = found.iter().map(|(slice, _)| sample_of(&device, &alone, slice)).collect();

@@ -400,6 +400,7 @@ fn who_has_used_less_comes_first_and_the_older_of_those_who_have_used_as_much() 
         gpu: 0,
         gpu_part: 0,
         price: None,
+        price_is_part: false,
     };
     let mut read = Shares::new(hour);
     read.account(&record, end);

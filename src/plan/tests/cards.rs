@@ -189,7 +189,7 @@ fn starts<const N: usize>(live: &[Live], waits: [(Place, Waiting); N]) -> Vec<Op
 
 /// How many cards are told to be free as a whole.
 fn whole_cards(live: &[Live]) -> u64 {
-    foreseen(live, [wants(1, &[wish(Part::Whole)], None)]).whole_cards
+    foreseen(live, [wants(1, &[wish(Part::Whole)], None)]).of(&key(1)).unwrap().of_cards.free / CARD
 }
 
 fn foreseen(live: &[Live], waits: impl IntoIterator<Item = (Place, Waiting)>) -> outlook::Outlook {

@@ -9,6 +9,7 @@ use crate::gpu::{Card, Process, Slice};
 use crate::ids::{AttemptId, Bytes, GpuUuid, JobKey};
 use crate::plan::{OneByOne, Want, described, wishes};
 use crate::reconcile::Reconciler;
+use crate::report::StrangerReport;
 use crate::spec::JobSpec;
 use crate::status::StopCause;
 use crate::store::Store;
@@ -148,6 +149,18 @@ impl<S: Store> Reconciler<S> {
             }
         };
         self.parts_away().into_iter().map(told).collect()
+    }
+
+    pub(super) fn strangers_on_parts(
+        &self,
+        told: impl Fn(usize, &Card, Option<&str>, &Process) -> StrangerReport,
+    ) -> Vec<StrangerReport> {
+        let of = |away: Away<'_>| {
+            let OutOfUse::Used { by, .. } = away.why else { return None };
+            let slice = if let PieceOf::Slice { profile, .. } = &away.piece.of { Some(profile.as_str()) } else { None };
+            Some(told(away.piece.place, away.card, slice, by))
+        };
+        self.parts_away().into_iter().filter_map(of).collect()
     }
 
     /// What slices count, in thousandths of a card, where cards are looked at one by one.

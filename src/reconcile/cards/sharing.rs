@@ -6,6 +6,7 @@
 //!    ▲───95 % of the share or less──┘
 //! ```
 //!
+//! It is kept in the record of the task, so that a daemon that is killed tells it no second time and lets the minute go on.
 //! A process of which the driver tells no memory cannot be watched; its job is told so, once for each attempt and card.
 
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use crate::reconcile::Reconciler;
 use crate::spec::{GpuPart, JobSpec, ShareOver};
 use crate::status::StopCause;
 use crate::store::Store;
-use crate::store::record::GpuPartLease;
+use crate::store::record::{GpuPartLease, OverShare};
 
 /// How often shares are looked at, ms: as often as all cards are.
 const LOOK_EVERY_MS: u64 = 10_000;
@@ -27,27 +28,29 @@ const GAP_MS: u64 = 3 * LOOK_EVERY_MS;
 /// Of its share, percent, that it must be within before it is told again.
 const WITHIN: u64 = 95;
 
-/// Those who use more than their share.
+/// Who is to be stopped; who uses more than their share is in the records of their tasks.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
-    over: BTreeMap<TaskId, Over>,
-}
-
-#[derive(Debug)]
-struct Over {
-    /// Since when it was so each time that was looked; absent while it is just within it again.
-    since: Option<Timestamp>,
-    /// When that was looked at last.
-    last: Timestamp,
-    cause: Option<StopCause>,
+    causes: BTreeMap<TaskId, StopCause>,
 }
 
 impl Sharing {
     /// Why the attempt is to be stopped.
     pub(super) fn cause(&self, attempt: AttemptId) -> Option<StopCause> {
-        let of_it = self.over.iter().filter(|(task, _)| task.attempt == attempt);
-        of_it.map(|(_, over)| over).find_map(|over| over.cause.clone())
+        self.causes.iter().find(|(task, _)| task.attempt == attempt).map(|(_, cause)| cause.clone())
     }
+}
+
+/// What is known of who uses so much of a share, as it was seen then; nothing of who keeps to it.
+fn seen_over(before: Option<OverShare>, used: u64, share: u64, at: Timestamp) -> Option<OverShare> {
+    if used <= share {
+        let is_within = u128::from(used) * 100 <= u128::from(share) * u128::from(WITHIN);
+        return before.filter(|_| !is_within).map(|over| OverShare { since: None, ..over });
+    }
+    // Nobody knows what was between looks that lie far apart, nor what a clock that was set says.
+    let goes_on = before.filter(|over| at >= over.last && at.0 - over.last.0 <= GAP_MS);
+    let since = goes_on.and_then(|over| over.since).unwrap_or(at);
+    Some(OverShare { since: Some(since), last: at })
 }
 
 /// What a task has of a card, and what it uses of it.
@@ -105,7 +108,7 @@ impl<S: Store> Reconciler<S> {
     /// They were looked at.
     pub(super) fn watch_shares(&mut self) {
         let shares = self.shares_in_use();
-        self.cards.sharing.over.retain(|task, _| shares.iter().any(|share| share.id == *task));
+        self.cards.sharing.causes.retain(|task, _| shares.iter().any(|share| share.id == *task));
         for share in shares {
             self.tell_unwatched(&share);
             self.watch_share(share);
@@ -114,29 +117,21 @@ impl<S: Store> Reconciler<S> {
 
     fn watch_share(&mut self, share: Share) {
         let Some(at) = self.cards.users.get(&share.gpu).map(|users| users.at) else { return };
-        let over = &mut self.cards.sharing.over;
-        if share.used <= share.bytes {
-            let is_within = u128::from(share.used) * 100 <= u128::from(share.bytes) * u128::from(WITHIN);
-            match over.get_mut(&share.id) {
-                Some(_) if is_within => drop(over.remove(&share.id)),
-                Some(known) => known.since = None,
-                None => {}
-            }
-            return;
+        let ordinal = share.id.ordinal as usize;
+        let record = self.live_attempt(&share.job).and_then(|attempt| attempt.tasks.get(ordinal));
+        let before = record.and_then(|record| record.over_share);
+        let over = seen_over(before, share.used, share.bytes, at);
+        if over != before {
+            let record = self.attempt_mut(&share.job).and_then(|attempt| attempt.tasks.get_mut(ordinal));
+            record.into_iter().for_each(|record| record.over_share = over);
         }
-        let is_new = !over.contains_key(&share.id);
-        let known = over.entry(share.id).or_insert(Over { since: None, last: at, cause: None });
-        // Nobody knows what was between looks that lie far apart, nor what a clock that was set says.
-        let is_gap = at < known.last || at.0 - known.last.0 > GAP_MS;
-        known.since = known.since.filter(|_| !is_gap);
-        let since = *known.since.get_or_insert(at);
-        known.last = at;
-        let is_long = at.0.saturating_sub(since.0) >= PATIENCE_MS;
+        let is_long = over.and_then(|over| over.since).is_some_and(|since| at.0.saturating_sub(since.0) >= PATIENCE_MS);
         if is_long && share.over == ShareOver::Stop {
-            let (task, used, share) = (share.task.clone(), share.used, share.bytes);
-            known.cause.get_or_insert(StopCause::OverShare { task, used, share });
+            let (task, used, share_of, id) = (share.task.clone(), share.used, share.bytes, share.id);
+            let cause = StopCause::OverShare { task, used, share: share_of };
+            self.cards.sharing.causes.entry(id).or_insert(cause);
         }
-        if is_new {
+        if before.is_none() && over.is_some() {
             self.tell_over(&share);
         }
     }

@@ -93,8 +93,8 @@ pub enum Refusal {
     #[error("job {key} copies no output to a store, or all of it is there")]
     NothingToSend { key: JobKey },
     #[error(
-        "job {key} may take as long as it takes: its file has neither max_duration nor on_overrun = \"stop\", so there is \
-         nothing to extend"
+        "job {key} may take as long as it takes: its file has neither max_duration, nor expected_duration with \
+         on_overrun = \"stop\", so there is nothing to extend"
     )]
     NoLimit { key: JobKey },
     #[error("job {key} is ending already, it cannot be extended; `trainyard rerun {key}` runs it again")]

@@ -599,18 +599,19 @@ fn an_hour_costs_what_the_specs_of_all_tasks_do_and_another_size_has_no_price() 
     let price = |job: &str| {
         let expanded = Stack { specs: specs.clone(), ..stack(&format!("command = 'x'\n{job}"), &[], None) }.expand();
         assert!(expanded.spec.is_some(), "{:?}", expanded.diagnostics);
-        expanded.template.and_then(|used| used.price)
+        expanded.template.and_then(|used| used.price).map(|price| (price.hourly, price.is_part))
     };
     let service = "[services.n]\ncommand = 'y'\nport = 1\n";
-    assert_eq!(price("resources.spec = 'big'\n[roles.w]\ncount = 3"), Some(30.0));
-    assert_eq!(price("resources = { spec = 'big', shm = '1GiB' }"), Some(10.0));
+    assert_eq!(price("resources.spec = 'big'\n[roles.w]\ncount = 3"), Some((30.0, false)));
+    assert_eq!(price("resources = { spec = 'big', shm = '1GiB' }"), Some((10.0, false)));
     assert_eq!(price("resources = { spec = 'big', gpu = 1 }"), None);
     let roles = "resources.spec = 'big'\n[roles.ps]\nresources.spec = 'small'\n[roles.w]\nresources.cpu = 1\n";
-    assert_eq!(price(roles), Some(1.0), "w has another size");
-    assert_eq!(price(&format!("resources.spec = 'big'\n{service}")), Some(10.0));
+    assert_eq!(price(roles), Some((1.0, true)), "w has another size");
+    assert_eq!(price("[roles.a]\nresources.spec = 'small'\n[roles.b]"), Some((1.0, true)), "b has none");
+    assert_eq!(price(&format!("resources.spec = 'big'\n{service}")), Some((10.0, false)));
     assert_eq!(
         price(&format!("{service}resources.spec = 'small'\n[tensorboard.resources]\nspec = 'small'")),
-        Some(2.0)
+        Some((2.0, true))
     );
 }
 

@@ -23,7 +23,7 @@ const OVER_NOTHING: &str =
     "`gpu_memory_over` is about shares of a card, of which there is none here: say how much by `gpu_memory`";
 
 pub(super) fn gpu_idle(wire: &WireAlerts) -> Option<GpuIdle> {
-    let wire = wire.gpu_idle.as_ref()?;
+    let wire = wire.gpu_idle.as_ref()?.get_ref();
     let lasting = wire.lasting.as_ref().and_then(|text| parse_duration(text.get_ref()).ok());
     Some(GpuIdle {
         below: wire.below.unwrap_or(IDLE_BELOW),
@@ -46,6 +46,16 @@ impl Reader<'_> {
             }
             _ => OnGpuFailure::Alert,
         }
+    }
+
+    pub(super) fn warn_of_idle_nothing(&mut self, wire: &WireAlerts, roles: &[(Role, Range<usize>)]) {
+        let Some(idle) = wire.gpu_idle.as_ref().filter(|_| roles.iter().all(|(role, _)| role.resources.gpu == 0))
+        else {
+            return;
+        };
+        let message = "`alerts.gpu_idle` is about the job's graphics cards, and no task of it has any: `resources.gpu` asks for \
+                       some";
+        self.found.push(self.source.warning(idle.span(), "alerts.gpu_idle", message));
     }
 
     /// How many, what part of a card each is, and of which kind.

@@ -516,6 +516,37 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
     assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
 }
 
+#[test]
+fn that_a_task_uses_more_than_its_share_is_in_its_status_and_goes_on_where_the_daemon_is_killed() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/job", &share(20, ""));
+    let look = |daemon: &mut Daemon, used: u64| {
+        daemon.later(10_000);
+        daemon.cards(used_by(daemon, &[("a/job", used)]));
+        daemon.report("a/job").reason
+    };
+    let alarm = "alarm: main-0 uses 25GiB of GPU 0, more than its share";
+    let over = "1 of 1 task(s) running, main-0 uses more of a GPU than its share";
+    assert_eq!(look(&mut daemon, 25), over);
+    (0..3).for_each(|_| assert_eq!(look(&mut daemon, 25), over));
+    daemon.restart();
+    assert_eq!(daemon.report("a/job").reason, over);
+    (0..2).for_each(|_| assert_eq!(look(&mut daemon, 25), over));
+    assert!(
+        look(&mut daemon, 25).contains("main-0 used 25GiB of a GPU, more than its share"),
+        "a minute after the first"
+    );
+    assert_eq!(daemon.told("a/job", alarm), 1);
+    // What is over is told no more.
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/job", &share(20, ""));
+    look(&mut daemon, 25);
+    assert_eq!(look(&mut daemon, 20), over, "just within it is not within it again");
+    assert_eq!(look(&mut daemon, 10), "1 of 1 task(s) running");
+}
+
 /// The same, of which those at these places do not answer.
 fn lost(count: usize, places: &[usize], at: u64) -> Inventory {
     let mut seen = idle(count, at);

@@ -1,0 +1,113 @@
+//! Who waits is told what it lacks and who has that, and of nothing else.
+
+use super::cards::{gpus, idle};
+use super::slices::{cut_up, mig};
+use super::*;
+
+/// The jobs that are named as holders, and what is free of cards, rounded.
+fn told(daemon: &Daemon, key: &str) -> (Vec<String>, f64) {
+    let waiting = daemon.report(key).waiting.unwrap();
+    let names = waiting.holders.iter().map(|holder| holder.job.clone().unwrap_or_default()).collect();
+    (names, (waiting.free.gpu * 100.0).round() / 100.0)
+}
+
+#[test]
+fn of_a_card_that_is_cut_up_only_who_has_a_slice_like_those_that_are_wanted_is_in_the_way() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(1, 1000);
+    cut_up(&mut seen.cards[0], 0, &["1g.10gb", "1g.10gb", "2c.3g.40gb", "1g.10gb+me"]);
+    daemon.cards(seen);
+    for (job, profile) in [("a/same", "1g.10gb"), ("a/other", "2c.3g.40gb"), ("a/media", "1g.10gb+me")] {
+        daemon.file(job, &mig(profile, 1));
+        assert_eq!(daemon.state(job), State::Running, "{job}");
+    }
+    daemon.file("a/waits", &mig("1g.10gb", 2));
+    let reason = daemon.report("a/waits").reason;
+    assert_eq!(
+        reason,
+        "waits for 2 MIG slice(s) 1g.10gb, held by a/same; free: 5 cpu and 7.7GiB of memory, 1 of these"
+    );
+    assert_eq!(told(&daemon, "a/waits"), (vec!["same".to_owned()], 0.14));
+}
+
+#[test]
+fn of_several_sorts_of_cards_those_that_there_are_too_few_of_are_told() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(4, 1000);
+    cut_up(&mut seen.cards[3], 3, &["1g.10gb"]);
+    daemon.cards(seen);
+    daemon.file("a/slice", &mig("1g.10gb", 1));
+    daemon.file("a/whole", &gpus(1));
+    assert_eq!(daemon.states(["a/slice", "a/whole"]), [State::Running; 2]);
+    let role =
+        |name: &str, wants: &str| format!("[roles.{name}]\nresources = {{ cpu = 1, memory = \"100MB\", {wants} }}\n");
+    let mut reason = |key: &str, roles: &[String]| {
+        daemon.file(key, &roles.concat());
+        assert_eq!(daemon.state(key), State::Waiting);
+        let reason = daemon.report(key).reason;
+        let (start, free) = reason.split_once("; free: ").unwrap_or_else(|| panic!("{reason}"));
+        let free = free.split_once(" of memory").unwrap().1.split("; in place").next().unwrap();
+        let holders = told(&daemon, key).0.join(" ");
+        daemon.files(vec![removed(key)]);
+        (start.to_owned(), free.to_owned(), holders)
+    };
+    let all = |start: &str, free: &str, holders: &str| (start.to_owned(), free.to_owned(), holders.to_owned());
+    let share = role("x", "gpu_memory = \"5GiB\"");
+    let mixed = [role("s", "mig = \"1g.10gb\""), role("w", "gpu = 2"), share];
+    assert_eq!(
+        reason("a/slices", &mixed[..2]),
+        all("waits for 1 MIG slice(s) 1g.10gb, held by a/slice", ", 0 of these", "slice")
+    );
+    let more = [mixed[0].clone(), role("w", "gpu = 3")];
+    let both = "waits for 1 MIG slice(s) 1g.10gb and 3 GPU(s), held by a/slice and a/whole";
+    assert_eq!(reason("a/both", &more), all(both, ", 0 MIG slice(s) 1g.10gb and 2 GPU(s)", "slice whole"));
+    // Each alone could be had.
+    let together = "waits for 2 GPU(s) and a share of 5GiB of a GPU, held by a/whole";
+    assert_eq!(
+        reason("a/together", &mixed[1..]),
+        all(together, ", 2 GPU(s) and 32 shares of 5GiB of GPUs, but not all of them together", "whole")
+    );
+}
+
+#[test]
+fn of_a_quota_what_there_is_too_little_of_is_told_and_who_has_that() {
+    let limits = Quota { gpu: Some(2), cpu: Some(4000), memory: Some(4 << 30), ..Quota::default() };
+    let mut daemon = Daemon::new(quota("vision", limits));
+    daemon.cards(idle(4, 1000));
+    daemon.file("vision/cards", &gpus(2));
+    daemon.file("vision/cores", &cores(2, ""));
+    daemon.file("vision/waits", &gpus(1));
+    let reason = daemon.report("vision/waits").reason;
+    assert_eq!(reason, "waits for 1 GPU(s): 0 of 2 left by workspaces.vision.gpu; the rest is held by vision/cards");
+    assert_eq!(told(&daemon, "vision/waits").0, ["cards"]);
+    daemon.file("vision/second", "resources = { cpu = 2, memory = \"3GiB\" }");
+    let reason = daemon.report("vision/second").reason;
+    let lacks = "waits for 2 cpu and 3GiB of memory: 1 of 4 left by workspaces.vision.cpu, 2.9GiB of 4GiB left by \
+                 workspaces.vision.memory; the rest is held by vision/cards and vision/cores";
+    assert!(reason.starts_with(lacks), "{reason}");
+    assert_eq!(told(&daemon, "vision/second").0, ["cards", "cores"]);
+}
+
+#[test]
+fn a_process_of_somebody_else_is_told_by_the_name_of_its_user_also_to_programs() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(1, 1000);
+    let memory = Some(512 << 20);
+    let process = Process { pid: 9, uid: Some(1), program: None, memory, slice: None, task: None, is_ignored: false };
+    seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
+    daemon.cards(seen);
+    daemon.file("a/waits", &gpus(1));
+    let report = daemon.report("a/waits");
+    assert!(report.reason.ends_with("; GPU 0 is used by process 9 of daemon, 512 MiB"), "{}", report.reason);
+    let waiting = report.waiting.unwrap();
+    let told: Vec<_> = waiting
+        .strangers
+        .iter()
+        .map(|one| (one.gpu.as_str(), one.pid, one.uid, one.user.as_deref(), one.memory))
+        .collect();
+    assert_eq!(told, [("GPU 0", 9, Some(1), Some("daemon"), memory)]);
+    // Who waits for no card is told of none.
+    daemon.file("a/cores", &cores(8, ""));
+    daemon.file("a/more", &cores(8, ""));
+    assert_eq!(daemon.report("a/more").waiting.unwrap().strangers, []);
+}
