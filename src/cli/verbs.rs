@@ -367,6 +367,9 @@ pub enum Verb {
     #[command(subcommand)]
     Template(template::TemplateVerb),
     /// Show the graphics cards: health, use, holders, and how they are connected
+    ///
+    /// `-o wide` has their UUIDs and places on the bus in the first table, `-o csv` a row a card with these and who has it, its
+    /// shares and its slices.
     Gpu {
         #[command(flatten)]
         listed: Listed,

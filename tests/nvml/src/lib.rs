@@ -22,10 +22,11 @@ const TIMEOUT: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT;
 const NOT_FOUND: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 
 /// Errors by the names that the file gives them.
-const ERRORS: [(&str, nvmlReturn_t); 7] = [
+const ERRORS: [(&str, nvmlReturn_t); 8] = [
     ("NOT_SUPPORTED", NOT_SUPPORTED),
     ("UNKNOWN", nvml::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
     ("GPU_IS_LOST", LOST),
+    ("NOT_FOUND", NOT_FOUND),
     ("DRIVER_NOT_LOADED", nvml::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED),
     ("NO_PERMISSION", nvml::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION),
     ("LIB_RM_VERSION_MISMATCH", nvml::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH),
