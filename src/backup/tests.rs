@@ -82,7 +82,6 @@ fn state() -> Batch {
             cpu_hours: 3.0,
             memory_gib_hours: 4.0,
             price: None,
-            price_is_part: false,
             unpriced: 2,
         },
     });

@@ -624,7 +624,7 @@ pub(super) mod tests {
         let all = Capabilities::parse(None).unwrap();
         let why = find(&sources, VERSION, &all, &[], Path::new("/lib64")).unwrap_err();
         assert!(why.contains("nvidia.yaml"), "{why}");
-        assert!(why.contains("; and without it the driver's libcuda.so.999.88.77 is in none of "), "{why}");
+        assert!(why.contains("; and without it the driver's libnvidia-ml.so.999.88.77 is in none of "), "{why}");
     }
 
     #[test]
