@@ -146,8 +146,15 @@ fn what_workers_of_mpi_do_before_sshd_is_named_unless_it_is_for_sshd() {
     };
     for (line, dropped) in [
         ("prepare-data && /usr/sbin/sshd -De", "\"prepare-data\" ran before sshd"),
-        ("mkdir -p /run/sshd; cp /data/a /scratch; exec sshd -D", "\"cp /data/a /scratch\" ran before sshd"),
-        ("mkdir -p /data\npip install x\nsshd -De", "\"mkdir -p /data; pip install x\" ran before sshd"),
+        (
+            "mkdir -p /run/sshd; cp /data/a /scratch; exec sshd -D",
+            "\"mkdir -p /run/sshd; cp /data/a /scratch\" ran before sshd",
+        ),
+        ("mkdir -p /data\npip install x\nsshd -De", "\"mkdir -p /data\\npip install x\" ran before sshd"),
+        (
+            "echo 'a;b' >/x; ./serve 2>&1 | tee log & exec /usr/sbin/sshd -D 2>&1;",
+            "\"echo 'a;b' >/x; ./serve 2>&1 | tee log\" ran before sshd",
+        ),
     ] {
         let why = told(line);
         assert!(why.starts_with(dropped), "{line}: {why}");
