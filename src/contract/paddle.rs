@@ -69,11 +69,25 @@ fn modern(task: &Task<'_>) -> Pairs {
         ]);
     }
     out.extend(launch(task, PORT + PORTS - 3));
+    if servers.is_empty() && task.spec.strategy != Some(Strategy::Ps) && trainers.len() > 1 {
+        out.extend(of_one_process(task));
+    }
     if task.spec.contract.platform == Platform::Native {
         // It would make `log` where it stands, in the code, which nobody writes to.
         out.push(pair("PADDLE_LOG_DIR", format!("/output/log/{}-{}", task.role.name, task.index)));
     }
     out
+}
+
+/// What `init_parallel_env` wants to know of a task that is one process: its launcher tells the same to each that it starts. Without
+/// the backend Paddle (3.3) makes no group for processors or waits for ever, and without the card it ends.
+fn of_one_process(task: &Task<'_>) -> Option<(String, String)> {
+    match task.role.resources.gpu {
+        0 => Some(pair("PADDLE_DISTRI_BACKEND", "gloo")),
+        1 => Some(pair("FLAGS_selected_gpus", 0)),
+        // A process for each is the launcher's to start.
+        _ => None,
+    }
 }
 
 /// By its address under every contract: Paddle looks for its own address, `POD_IP`, among these, and serves only as what it finds there.
