@@ -11,7 +11,7 @@ use trainyard::doctor::{self, Level};
 
 use super::api::{get, get_at_once};
 use super::crash::left_of_attempts;
-use super::support::{Instance, PATIENCE, has_tools, pids_with, text, wait_for};
+use super::support::{Instance, has_tools, pids_with, text, wait_for};
 
 /// A file system that never answers. Ends it also when a test fails: nobody else lets go of who waits for it.
 struct Silent {
