@@ -369,8 +369,14 @@ fn followed(instance: &Instance, uid: u32, path: &str) -> BufReader<std::os::uni
 
 /// The command line as the member, of which the first line has come.
 fn member_says(instance: &Instance, arguments: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new("setpriv");
-    command.args([format!("--reuid={MEMBER}"), format!("--regid={GROUP}"), "--clear-groups".to_owned()]);
+    let mut command = Command::new("timeout");
+    command.args([
+        "60".to_owned(),
+        "setpriv".to_owned(),
+        format!("--reuid={MEMBER}"),
+        format!("--regid={GROUP}"),
+        "--clear-groups".to_owned(),
+    ]);
     command.arg(BINARY).arg("--root").arg(instance.root()).args(arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(child.stdout.take().unwrap());
@@ -381,7 +387,7 @@ fn member_says(instance: &Instance, arguments: &[&str]) -> (Child, BufReader<std
 #[test]
 fn who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end() {
     let test = "who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end";
-    if !has_users(test) || !has_tools(test, &["setpriv"]) {
+    if !has_users(test) || !has_tools(test, &["setpriv", "timeout"]) {
         return;
     }
     let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };
