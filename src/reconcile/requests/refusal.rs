@@ -53,13 +53,15 @@ impl Kept {
     }
 
     fn instead(self, key: &JobKey, whose: &Whose) -> String {
+        let whom = match whose.to_string() {
+            root if root == "root" => root,
+            other => format!("{other} or root"),
+        };
         match self {
-            Self::Change => format!("ask {whose} or root"),
-            Self::Logs => format!("`trainyard events {key}` tells what has happened; for more ask {whose} or root"),
+            Self::Change => format!("ask {whom}"),
+            Self::Logs => format!("`trainyard events {key}` tells what has happened; for more ask {whom}"),
             Self::Inside => {
-                format!(
-                    "what it has written is in the mount, in jobs/, as far as you may read it; for more ask {whose} or root"
-                )
+                format!("what it has written is in the mount, in jobs/, as far as you may read it; for more ask {whom}")
             }
         }
     }
