@@ -114,9 +114,13 @@ impl Sought {
         }
     }
 
-    /// Why that card as a whole is not had matters to it.
+    /// Why that card as a whole is not had matters to it; of one that is cut up it is told with its parts.
     fn concerns(self, card: &Card, why: OutOfUse<'_>) -> bool {
-        self != Self::Slices || (card.is_cut_up() && !matches!(why, OutOfUse::CutUp))
+        match self {
+            Self::Cards => true,
+            Self::Slices => false,
+            Self::Both => !card.is_cut_up() || matches!(why, OutOfUse::CutUp),
+        }
     }
 
     fn concerns_parts(self, card: &Card) -> bool {

@@ -105,10 +105,11 @@ fn a_slice_that_cannot_be_reached_is_nobody_s_and_counts_for_nothing() {
 #[test]
 fn who_waits_is_told_of_such_cards_alone_as_it_could_have() {
     let mut daemon = Daemon::new(Quotas::new());
-    let mut seen = idle(2, 1000);
+    let mut seen = idle(3, 1000);
     seen.cards[0] = cut_up(1000).cards.remove(0);
-    seen.cards[1].findings =
-        vec![health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() }];
+    let fell = health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() };
+    seen.cards[1..].iter_mut().for_each(|card| card.findings = vec![fell.clone()]);
+    seen.cards[2].mig = true;
     daemon.cards(seen);
     ["a/has", "a/slice"]
         .iter()
@@ -116,10 +117,13 @@ fn who_waits_is_told_of_such_cards_alone_as_it_could_have() {
     daemon.file("a/whole", &gpus(1));
     let [slice, whole] = ["a/slice", "a/whole"].map(|job| {
         let reason = daemon.report(job).reason;
-        reason.split_once("; GPU ").or(reason.split_once("; a slice ")).unwrap().1.to_owned()
+        reason.split("; ").skip(2).collect::<Vec<_>>().join("; ")
     });
-    assert_eq!(slice, "1g.10gb of GPU 0 cannot be reached: its device is missing");
-    assert_eq!(whole, "0 is cut up by MIG; GPU 1 xid-79: it fell");
+    assert_eq!(
+        slice,
+        "a slice 1g.10gb of GPU 0 cannot be reached: its device is missing; GPU 2, cut up, xid-79: it fell"
+    );
+    assert_eq!(whole, "GPU 1 and 2: xid-79: it fell");
 }
 
 #[test]

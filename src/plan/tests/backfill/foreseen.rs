@@ -313,9 +313,17 @@ fn no_start_is_foreseen_that_those_whose_start_is_not_known_may_put_off() {
 fn what_is_being_stopped_is_foreseen_to_end_now_whatever_it_was_expected_to_take() {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     let waits = queue([run_of(1, (0, 50, 8, Some(1)))]);
-    let running = |wanted_stop| vec![Live { wanted_stop, ..hopeful_live(100, ((1, 50, 7, Some(14)), true)) }];
-    let start = |wanted_stop| estimates(&snapshot(running(wanted_stop), &waits, &shares, &quotas), [1]);
-    assert_eq!([None, Some(StopCause::Decided)].map(start), [[Some(15)], [Some(5)]]);
+    let start = |wanted_stop: Option<StopCause>, kept_until: Option<u64>| {
+        let kept_until = kept_until.map(|second| Timestamp(second * 1000));
+        let running = Live { wanted_stop, kept_until, ..hopeful_live(100, ((1, 50, 7, Some(14)), true)) };
+        estimates(&snapshot(vec![running], &waits, &shares, &quotas), [1])
+    };
+    let stops = || Some(StopCause::Decided);
+    // What is kept of it holds what it has until then.
+    assert_eq!(
+        [start(None, None), start(stops(), None), start(stops(), Some(100))],
+        [[Some(15)], [Some(5)], [Some(100)]]
+    );
 }
 
 #[test]
