@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::Reconciler;
+use super::cards::Sought;
 use crate::gpu::deck::{CARD, Part, Wish};
 use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
 use crate::plan::outlook::{CardsFor, Holder, Outlook, Standing, Start};
@@ -21,8 +22,20 @@ const TOLD: usize = 20;
 /// What all of a list have in common.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// Which nobody is given.
+    /// Which nobody is given, by what is sought.
     cards: OnceLock<String>,
+    slices: OnceLock<String>,
+    both: OnceLock<String>,
+}
+
+impl Listed {
+    fn of(&self, sought: Sought) -> &OnceLock<String> {
+        match sought {
+            Sought::Cards => &self.cards,
+            Sought::Slices => &self.slices,
+            Sought::Both => &self.both,
+        }
+    }
 }
 
 /// What keeps a run that comes after others.
@@ -53,7 +66,7 @@ impl<S: Store> Reconciler<S> {
             (None, Some(reason)) => {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
-            (None, None) if is_lacking(standing) => cards(standing, &self.cards_told_out_of_use()),
+            (None, None) if is_lacking(standing) => cards(standing, &self.cards_told_out_of_use(standing)),
             (None, None) => self.turn(key, outlook, standing),
         };
         match standing.estimate {
@@ -64,7 +77,7 @@ impl<S: Store> Reconciler<S> {
 
     fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         let is_free = standing.cards == CardsFor::Free;
-        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use() };
+        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use(standing) };
         match !is_held(outlook, standing) && !others.is_empty() {
             true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
@@ -72,10 +85,11 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// What [`Self::cards_out_of_use`] says, of which a list asks for each that waits.
-    fn cards_told_out_of_use(&self) -> Cow<'_, str> {
+    fn cards_told_out_of_use(&self, standing: &Standing) -> Cow<'_, str> {
+        let sought = Sought::of(&standing.wishes);
         match &self.listed {
-            Some(listed) => Cow::Borrowed(listed.cards.get_or_init(|| self.cards_out_of_use())),
-            None => Cow::Owned(self.cards_out_of_use()),
+            Some(listed) => Cow::Borrowed(listed.of(sought).get_or_init(|| self.cards_out_of_use(sought))),
+            None => Cow::Owned(self.cards_out_of_use(sought)),
         }
     }
 
