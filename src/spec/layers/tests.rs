@@ -559,6 +559,9 @@ fn a_bad_value_of_a_sweep_is_told_once_and_where_it_stands_in_its_list() {
     assert_eq!(cpu.len(), 2, "{cpu:#?}");
     assert!(cpu[0].starts_with("j.toml:3:21: `resources.cpu`: is -1"), "{cpu:#?}");
     assert!(cpu[1].starts_with("j.toml:4:2: `resources.cpu`: is 0.01"), "{cpu:#?}");
+    // The first combination has the later line's.
+    let lines = told("command = 'x'\n[sweep]\nretries = [1, -1]\nresources.cpu = [-1, 1]", &[]);
+    assert!(lines.len() == 2 && lines[0].starts_with("j.toml:3:"), "{lines:#?}");
     // A key that is none is one in each job, a value within a list stands there, and overrides have their own lists.
     let key = told("command = 'x'\n[sweep]\nx = [1, 2]\n  roles.w.cuont = [1, 2]", &[]);
     assert_eq!(key.len(), 1, "{key:#?}");
