@@ -53,10 +53,7 @@ impl Kept {
     }
 
     fn instead(self, key: &JobKey, whose: &Whose) -> String {
-        let whom = match whose.to_string() {
-            root if root == "root" => root,
-            other => format!("{other} or root"),
-        };
+        let whom = if whose.uid == Some(0) { whose.to_string() } else { format!("{whose} or root") };
         match self {
             Self::Change => format!("ask {whom}"),
             Self::Logs => format!("`trainyard events {key}` tells what has happened; for more ask {whom}"),
@@ -114,4 +111,18 @@ pub enum Refusal {
     NoRoom { is_kept: bool },
     #[error("the store cannot be read: {0}")]
     Store(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_not_change_a_job_is_told_once_to_ask_root() {
+        let asked = |uid: u32, name: &str| {
+            let whose = Whose { uid: Some(uid), name: Some(name.to_owned()) };
+            Kept::Change.instead(&"job".parse().unwrap(), &whose)
+        };
+        assert_eq!([asked(0, "root"), asked(1000, "ada")], ["ask root", "ask ada or root"]);
+    }
 }
