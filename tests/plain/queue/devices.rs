@@ -115,15 +115,22 @@ fn who_waits_is_told_of_such_cards_alone_as_it_could_have() {
         .iter()
         .for_each(|job| daemon.file(job, "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }"));
     daemon.file("a/whole", &gpus(1));
-    let [slice, whole] = ["a/slice", "a/whole"].map(|job| {
+    let small = "cpu = 1, memory = \"100MB\"";
+    daemon.file(
+        "a/both",
+        &format!("roles.w.resources = {{ {small}, gpu = 1 }}\nroles.s.resources = {{ {small}, mig = \"1g.10gb\" }}"),
+    );
+    let [slice, whole, both] = ["a/slice", "a/whole", "a/both"].map(|job| {
         let reason = daemon.report(job).reason;
-        reason.split("; ").skip(2).collect::<Vec<_>>().join("; ")
+        let is_of_cards = |part: &&str| part.starts_with("GPU ") || part.starts_with("a slice ");
+        reason.split("; ").filter(is_of_cards).collect::<Vec<_>>().join("; ")
     });
     assert_eq!(
         slice,
         "a slice 1g.10gb of GPU 0 cannot be reached: its device is missing; GPU 2, cut up, xid-79: it fell"
     );
     assert_eq!(whole, "GPU 1 and 2: xid-79: it fell");
+    assert_eq!(both, format!("GPU 1 xid-79: it fell; {slice}"));
 }
 
 #[test]
