@@ -161,4 +161,5 @@ fn what_workers_of_mpi_do_before_sshd_is_named_unless_it_is_for_sshd() {
     }
     let sshd = "set -e; mkdir -p /var/run/sshd 2>&1; ssh-keygen -A && cp /keys/ssh/* /root/.ssh/ && chmod 600 /root/.ssh/id_rsa; /usr/sbin/sshd -De";
     assert_eq!(told(sshd), "");
+    assert_eq!(told("# keys of its own\nssh-keygen -A &> /dev/null\n/usr/sbin/sshd -De"), "");
 }

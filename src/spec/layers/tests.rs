@@ -354,7 +354,7 @@ fn a_parameter_that_no_job_could_give_a_key_is_told_by_the_key_before_there_is_a
     for text in [
         "network = '${x}'\nimage = '${x}'\nresources.memory = '${x}'\nmax_duration = '${x}'\npriority = '${x}'\ncontract = '${x}'\nresources.gpu_type = '${x}'\ncode = '${x}'\n[template.params.x]",
         "debug = '${x}'\nroles.w.serves = '${x}'\n[template.params.x]\ntype = 'bool'",
-        "priority = '${x}'\nretries = '${x}'\nresources.cpu = '${x}'\nroles.w.count = '${x}'\nroles.w.min_failed = '${x}'\nroles.w.ports.http = '${x}'\n[template.params.x]\ntype = 'integer'\nmin = 0",
+        "priority = '${x}'\nretries = '${x}'\nresources.pids = '${x}'\nresources.cpu = '${x}'\nroles.w.count = '${x}'\nroles.w.min_failed = '${x}'\nroles.w.ports.http = '${x}'\n[template.params.x]\ntype = 'integer'\nmin = 0",
         "retries = '${x}'\nresources.cpu = '${x}'\nparams.lr = '${x}'\nenv.A = '${x}'\nextras.a.b = '${x}'\n[template.params.x]\ntype = 'number'",
         "resources.memory = '${x}'\nparams.l = ['${x}', 1]\nimage = '${x}'\ncommand = ['${x}']\n[template.params.x]\ntype = 'size'",
         "max_duration = '${x}'\n[template.params.x]\ntype = 'duration'",
