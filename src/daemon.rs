@@ -30,6 +30,7 @@ use crate::api::logs::Growth;
 use crate::api::measures::Measures;
 use crate::api::rates::Rates;
 use crate::api::sessions::Sessions;
+use crate::api::sight::Looks;
 use crate::api::tls::Credentials;
 use crate::api::tokens::Tokens;
 use crate::api::{drain, server};
@@ -328,6 +329,7 @@ async fn serve<S: Store + 'static>(config: &Config, store: S, reader: Reader) ->
         disks: Arc::default(),
         past: Past::new(events.clone(), reader.clone()),
         state: reader,
+        looks: Looks::default(),
     };
     for listen in &config.listen {
         let (listener, identity) = open_listener(listen).await?;

@@ -240,5 +240,10 @@ mod tests {
         let found = examine(dir.path(), &["config".to_owned()], BOUND).unwrap();
         assert_eq!(found[0].level, Level::Warning);
         assert!(found[0].found.contains("limits.stop_grace"), "{found:?}");
+        std::fs::create_dir_all(place.join("jobs.d/lab")).unwrap();
+        std::fs::write(place.join("trainyard.toml"), "[workspaces.lab]\ncpu = 1\n[workspaces.lob]\ncpu = 1\n").unwrap();
+        let found = examine(dir.path(), &["config".to_owned()], BOUND).unwrap();
+        assert_eq!(found[0].level, Level::Warning);
+        assert!(found[0].found.ends_with("speaks of workspaces that there are not: lob"), "{found:?}");
     }
 }

@@ -53,8 +53,8 @@ pub use past::Past;
 use publishing::Unrecorded;
 use queue::Waiters;
 pub use requests::{
-    Answer, Beside, Caller, EventPart, JobDetail, Kept, Lease, Listing, Refusal, Request, RunPart, Sight, TakenIn,
-    Used, Verb, Whose,
+    Answer, Beside, Caller, EventPart, JobDetail, Kept, Lease, Listing, Refusal, Removes, Request, RunPart, Sight,
+    TakenIn, Used, Verb, Whose,
 };
 use world::Job;
 

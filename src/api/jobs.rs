@@ -271,13 +271,6 @@ fn waits_for_file(refusal: &Refusal) -> bool {
     }
 }
 
-/// What stands before one of the `~` and has a file; each name may have some of its own.
-pub(super) fn name_of_sweep<'n>(directory: &Path, job: &'n str) -> &'n str {
-    let begins = job.match_indices('~').filter_map(|(end, _)| job.get(..end));
-    let mut with_file = begins.filter(|name| directory.join(format!("{name}.toml")).exists());
-    with_file.next_back().unwrap_or(job)
-}
-
 /// Whether nothing of the job runs, or of any job of a sweep; of one of a sweep the file is not its own.
 async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
     let detail = match show(context, caller.clone(), key.clone(), None).await {
@@ -292,10 +285,11 @@ async fn is_over(context: &Context, caller: &Caller, key: &JobKey) -> Result<boo
         }
         detail => detail?,
     };
-    if !detail.report.sweep.is_empty() {
-        let sweep = name_of_sweep(&context.paths.job_files(&key.workspace), key.job.as_str()).to_owned();
-        let message =
-            format!("job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {sweep}`");
+    if let Some(sweep) = &detail.sweep {
+        let message = format!(
+            "job {key} is one of a sweep, whose file makes others as well; `trainyard rm --file {}`",
+            sweep.job
+        );
         return Err(ApiError::Conflict(message));
     }
     Ok(!detail.is_open)
@@ -522,9 +516,10 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: &str) {
 }
 
 fn view(context: &Context, detail: JobDetail, part: Part, usage: Vec<TaskUsage>) -> JobView {
+    let is_told = detail.sight == Sight::Told;
     JobView {
-        ports: if detail.sight == Sight::Told { Vec::new() } else { ports(context, &detail.runs) },
-        gpus: detail.gpus,
+        ports: if is_told { Vec::new() } else { ports(context, &detail.runs) },
+        gpus: if is_told { Vec::new() } else { detail.gpus },
         usage,
         report: detail.report,
         events: detail.events.into_iter().map(Into::into).collect(),
@@ -549,16 +544,6 @@ fn ports(context: &Context, runs: &[RunRecord]) -> Vec<PortView> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_job_of_a_sweep_has_its_file_whatever_the_names() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["my", "my~grid"] {
-            std::fs::write(dir.path().join(format!("{name}.toml")), "").unwrap();
-        }
-        let of = |job| name_of_sweep(dir.path(), job);
-        assert_eq!((of("my~grid~1~2"), of("my~1"), of("gone~1")), ("my~grid", "my", "gone~1"));
-    }
 
     #[test]
     fn tables_are_files_of_the_task_s_own_directory() {

@@ -34,7 +34,7 @@ use super::rates::Rates;
 use super::router;
 use super::routes::{self, Found, ROUTES, Route, Takes};
 use super::sessions::Sessions;
-use super::sight;
+use super::sight::{self, Looks};
 use super::storage::AskStorage;
 use super::tls::Credentials;
 use super::tokens::{Held, Tokens};
@@ -89,6 +89,8 @@ pub struct Context {
     pub state: Reader,
     /// What happened to all jobs.
     pub past: Past,
+    /// At what workspaces let people do.
+    pub looks: Looks,
 }
 
 /// How long the head of a request may take, the wait for the next one on the same connection included.

@@ -127,7 +127,8 @@ fn tree_at(directory: &File, name: &str) -> io::Result<Option<File>> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     match openat(directory, name, flags, Mode::empty()) {
         Ok(tree) => Ok(Some(File::from(tree))),
-        Err(Errno::ENOENT) => Ok(None),
+        // A link or a file of that name is none: `latest`, a manifest.
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Ok(None),
         Err(errno) => Err(errno.into()),
     }
 }
@@ -193,7 +194,7 @@ pub(super) fn gone(name: &str) -> String {
     format!("{OWN}gone-{name}")
 }
 
-/// Takes what is to be removed out of sight, unless `unused` refuses. Returns how it is called then.
+/// Takes what is to be removed out of sight, unless `unused` refuses. It is called [`gone`] then.
 pub(super) fn put_aside<E>(
     directory: &File,
     name: &str,
@@ -261,6 +262,10 @@ mod tests {
             assert_eq!(fs::read_link(by_name.join(LATEST)).unwrap(), Path::new("v1"), "{steps}");
             let again = remove(&shelf, "default", "a", "v2", &nobody);
             assert!(matches!(again, Err(RemoveError::Unknown { .. })), "{steps}: {again:?}");
+            for no_version in [LATEST, "v1.MANIFEST"] {
+                let unknown = remove(&shelf, "default", "a", no_version, &nobody);
+                assert!(matches!(unknown, Err(RemoveError::Unknown { .. })), "{steps}: {unknown:?}");
+            }
             fs::write(dir.path().join("default/datasets/file"), "").unwrap();
             clear_all(&shelf, "default").unwrap();
             assert_eq!(names(&at_start), ["latest", "v1", "v1.MANIFEST"], "{steps}");

@@ -6,6 +6,7 @@ use clap::CommandFactory;
 use clap::error::ErrorKind;
 
 use super::listing::Form;
+use super::times::duration;
 use super::verbs::{Cli, ContractVerb, Verb};
 use super::{
     Exit, backup, change, check, client, confirm, contract, cp, dataset, doctor, drain, events, exec, explain,
@@ -30,7 +31,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             watch.jobs(&client, async || ps::run(&client, &filter, form).await).await
         }
         Verb::Top { every, workspace } => {
-            let every = crate::ids::parse_duration(&every)?;
+            let every = duration(&every)?;
             top::run(&client()?, &Paths::new(&cli.root)?, every, workspace.as_deref(), format).await
         }
         Verb::Queue { workspace, listed, watch } => {
@@ -64,7 +65,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Restart { jobs } => change::run(&client()?, change::Change::Restart, &jobs, format).await,
         Verb::Rerun { jobs } => change::run(&client()?, change::Change::Rerun, &jobs, format).await,
         Verb::Extend { job, by } => {
-            let by = crate::ids::parse_duration(&by)?;
+            let by = duration(&by)?;
             if by.is_zero() {
                 anyhow::bail!("a job is extended by more than nothing, as in `trainyard extend {job} 2h`");
             }
@@ -76,7 +77,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Wait { jobs, any, all: _, timeout, exit_code } => {
             let code = if exit_code { wait::Code::Command } else { wait::Code::Verdict };
-            let most = timeout.as_deref().map(crate::ids::parse_duration).transpose()?;
+            let most = timeout.as_deref().map(duration).transpose()?;
             let until = if any { wait::Until::Any } else { wait::Until::All };
             let wanted = wait::Wanted { jobs, code, until, most };
             wait::run(&client()?, &Paths::new(&cli.root)?, &wanted, format).await

@@ -11,11 +11,12 @@ use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::progress::Progress;
+use super::times::duration;
 use super::whose::Whose;
 use super::{Exit, no_file, unreadable};
 use crate::api::client::Client;
 use crate::api::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
-use crate::ids::{Bytes, WorkspaceName, parse_duration};
+use crate::ids::{Bytes, WorkspaceName};
 use crate::spec::Image;
 
 #[derive(Debug, Subcommand)]
@@ -113,7 +114,7 @@ pub(super) async fn run(client: &Client, verb: ImageVerb, format: Format) -> any
             Ok(exit)
         }
         ImageVerb::Prune { unused } => {
-            let unused = unused.as_deref().map(parse_duration).transpose()?;
+            let unused = unused.as_deref().map(duration).transpose()?;
             let pruned = client.image_prune(unused).await?;
             if format == Format::Json {
                 output::json(&pruned)?;

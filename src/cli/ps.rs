@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Args;
 use serde::Deserialize;
 
 use super::complete::Named;
 use super::listing::{Form, Listing};
-use super::output;
 use super::times::{seconds, when};
+use super::{WrongArgument, output};
 use crate::api::client::Client;
 use crate::api::params::SORTS;
 use crate::api::wire::{JobList, JobQuery};
@@ -91,7 +91,8 @@ impl Filter {
     fn query(&self) -> anyhow::Result<JobQuery> {
         let known = |wanted: &&String| State::ALL.iter().any(|state| state.name() == wanted.as_str());
         if let Some(wanted) = self.state.iter().find(|wanted| !known(wanted)) {
-            bail!("there is no state {wanted:?}; the states are {}", State::ALL.map(State::name).join(", "));
+            let all = State::ALL.map(State::name).join(", ");
+            return Err(WrongArgument(format!("there is no state {wanted:?}; the states are {all}")).into());
         }
         let written = |time: &String| when(time);
         let user = self.origin.owner()?.map(|uid| uid.to_string());

@@ -1,24 +1,31 @@
 //! Times as people read and write them: UTC, which `Z` says wherever one is shown, so that the same job has the same times on every
 //! screen and in every file. What is shown is read back.
 
-use anyhow::bail;
+use std::time::Duration;
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
+use super::WrongArgument;
 use crate::ids::parse_duration;
 
 /// Of `--since` and `--until`: a time, a day as it begins, or a time so long ago; ms since 1970. Without a zone it is UTC.
-pub(super) fn when(text: &str) -> anyhow::Result<u64> {
+pub(super) fn when(text: &str) -> Result<u64, WrongArgument> {
     if let Some(time) = text.parse::<jiff::Timestamp>().ok().or_else(|| without_zone(text)) {
         return Ok(u64::try_from(time.as_millisecond()).unwrap_or(0));
     }
     let Ok(age) = parse_duration(text) else {
-        bail!(
+        return Err(WrongArgument(format!(
             "{text:?} is no time; write one as in 10m (so long ago), 2026-03-01 or \"2026-03-01 12:00:00\" (UTC), or \
              2026-03-01T12:00:00+08:00"
-        );
+        )));
     };
     Ok(crate::sys::now().0.saturating_sub(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// How long something is to take.
+pub(super) fn duration(text: &str) -> Result<Duration, WrongArgument> {
+    parse_duration(text).map_err(|error| WrongArgument(error.to_string()))
 }
 
 /// jiff passes over what follows such a time, as the name of a zone in brackets: it may be nothing but the time itself.

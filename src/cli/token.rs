@@ -6,11 +6,10 @@ use serde_json::json;
 use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
-use super::times::seconds;
+use super::times::{duration, seconds};
 use super::{Exit, change};
 use crate::api::client::Client;
 use crate::api::tokens::{Scope, TokenRequest, TokenView};
-use crate::ids::parse_duration;
 
 #[derive(Debug, Subcommand)]
 pub enum TokenVerb {
@@ -61,7 +60,7 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
     let mut exit = Exit::Success;
     match verb {
         TokenVerb::New { name, scopes, workspaces, user, expires } => {
-            let expires = expires.map(|text| parse_duration(&text)).transpose()?;
+            let expires = expires.map(|text| duration(&text)).transpose()?;
             let wanted = TokenRequest {
                 name,
                 user,

@@ -33,7 +33,7 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
         ) => {
             vec![format!("{}-{index}", task.role.name)]
         }
-        (Platform::SageMaker, _) => vec![format!("algo-{}", node_number(task) + 1)],
+        (Platform::SageMaker, _) => vec![algo(node_number(task))],
         (Platform::Volcano, Profile::Octopus) => {
             super::volcano::replica(task).into_iter().chain([format!("{plain}.{job}"), plain]).collect()
         }
@@ -59,6 +59,11 @@ pub(super) fn names(task: &Task<'_>) -> Vec<String> {
         (Platform::Kubeflow, _) => vec![format!("{plain}.{space}.svc"), plain],
         (Platform::Mpi, _) => vec![format!("{plain}.{job}.{space}.svc"), plain],
     }
+}
+
+/// The node of this number, from 0, as SageMaker calls it.
+pub(super) fn algo(number: usize) -> String {
+    format!("algo-{}", number + 1)
 }
 
 /// Computing nodes first, so that the first of them is the first of all.

@@ -21,14 +21,25 @@ fn servers<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
     topology::called(task, &["ps", "pserver", "server"])
 }
 
+/// A server that is to end by itself is a node as well, but trains nothing.
+fn trainers<'a>(task: &Task<'a>) -> Vec<Task<'a>> {
+    let servers = servers(task);
+    topology::nodes(task).into_iter().filter(|node| number(node, &servers).is_none()).collect()
+}
+
+/// Where the task stands among others.
+fn number(task: &Task<'_>, among: &[Task<'_>]) -> Option<usize> {
+    among.iter().position(|one| one.ordinal == task.ordinal)
+}
+
 pub(super) fn files(task: &Task<'_>) -> Vec<SeenFile> {
     if !is_old(task) {
         return Vec::new();
     }
-    let index = topology::rank(task).unwrap_or(0);
+    let trainers = trainers(task);
     vec![
-        SeenFile::new("/trainer_id", index.to_string()),
-        SeenFile::new("/trainer_count", topology::nodes(task).len().to_string()),
+        SeenFile::new("/trainer_id", number(task, &trainers).unwrap_or(0).to_string()),
+        SeenFile::new("/trainer_count", trainers.len().to_string()),
     ]
 }
 
@@ -38,16 +49,13 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
 
 fn modern(task: &Task<'_>) -> Pairs {
     let servers = servers(task);
-    let is_server = |one: &Task<'_>| servers.iter().any(|server| server.ordinal == one.ordinal);
-    // A server that is to end by itself is a node as well, but trains nothing.
-    let trainers: Vec<_> = topology::nodes(task).into_iter().filter(|node| !is_server(node)).collect();
-    let number = trainers.iter().position(|trainer| trainer.ordinal == task.ordinal);
-    let serves = is_server(task);
+    let trainers = trainers(task);
+    let serves = number(task, &servers).is_some();
     let role = if serves { "PSERVER" } else { "TRAINER" };
     let mut out = vec![
         pair("TRAINING_ROLE", role),
         pair("PADDLE_TRAINING_ROLE", role),
-        pair("PADDLE_TRAINER_ID", number.unwrap_or(task.index as usize)),
+        pair("PADDLE_TRAINER_ID", number(task, &trainers).unwrap_or(task.index as usize)),
         pair("PADDLE_TRAINER_ENDPOINTS", endpoints(&trainers)),
         pair("PADDLE_TRAINERS", join(trainers.iter().map(host::address), ",")),
         pair("PADDLE_TRAINERS_NUM", trainers.len()),
@@ -68,12 +76,26 @@ fn modern(task: &Task<'_>) -> Pairs {
             pair("PADDLE_GLOO_HTTP_ENDPOINT", endpoint(first, PORT + PORTS - 2)),
         ]);
     }
-    out.extend(launch(task, PORT + PORTS - 3));
+    out.extend(launched(&trainers, PORT + PORTS - 3));
+    if servers.is_empty() && task.spec.strategy != Some(Strategy::Ps) && trainers.len() > 1 {
+        out.extend(of_one_process(task));
+    }
     if task.spec.contract.platform == Platform::Native {
         // It would make `log` where it stands, in the code, which nobody writes to.
         out.push(pair("PADDLE_LOG_DIR", format!("/output/log/{}-{}", task.role.name, task.index)));
     }
     out
+}
+
+/// What `init_parallel_env` wants to know of a task that is one process: its launcher tells the same to each that it starts. Without
+/// the backend Paddle (3.3) makes no group for processors or waits for ever, and without the card it ends.
+fn of_one_process(task: &Task<'_>) -> Option<(String, String)> {
+    match task.role.resources.gpu {
+        0 => Some(pair("PADDLE_DISTRI_BACKEND", "gloo")),
+        1 => Some(pair("FLAGS_selected_gpus", 0)),
+        // A process for each is the launcher's to start.
+        _ => None,
+    }
 }
 
 /// By its address under every contract: Paddle looks for its own address, `POD_IP`, among these, and serves only as what it finds there.
@@ -87,7 +109,10 @@ fn endpoints(tasks: &[Task<'_>]) -> String {
 
 /// What `paddle.distributed.launch` takes where it is given no arguments.
 pub(super) fn launch(task: &Task<'_>, base: u16) -> Pairs {
-    let nodes = topology::nodes(task);
+    launched(&topology::nodes(task), base)
+}
+
+fn launched(nodes: &[Task<'_>], base: u16) -> Pairs {
     let Some(master) = nodes.first().filter(|_| nodes.len() > 1) else { return Vec::new() };
     vec![
         // The master itself takes the port at its own address.
@@ -97,11 +122,11 @@ pub(super) fn launch(task: &Task<'_>, base: u16) -> Pairs {
 }
 
 fn old(task: &Task<'_>) -> Pairs {
-    let (servers, trainers) = (servers(task), topology::nodes(task));
+    let (servers, trainers) = (servers(task), trainers(task));
     vec![
         pair("PADDLE_INIT_PSERVERS", join(servers.iter().map(host::address), ",")),
         pair("PADDLE_INIT_PORT", OLD_PORT),
-        pair("PADDLE_INIT_TRAINER_ID", topology::rank(task).unwrap_or(0)),
+        pair("PADDLE_INIT_TRAINER_ID", number(task, &trainers).unwrap_or(0)),
         pair("PADDLE_INIT_NUM_GRADIENT_SERVERS", trainers.len()),
         pair("PADDLE_INIT_TRAINER_COUNT", task.role.resources.gpu.max(1)),
         pair("PADDLE_INIT_NUM_PASSES", 1),

@@ -487,7 +487,15 @@ fn paddle_names_trainers_and_servers() {
         ],
     );
     let ends = seen(&text.replace("[roles.ps]", "[roles.ps]\nserves = false"), 2);
-    assert_variables(&ends, &[("PADDLE_TRAINER_ID", "1"), ("PADDLE_TRAINERS_NUM", "2")]);
+    assert_variables(
+        &ends,
+        &[
+            ("PADDLE_TRAINER_ID", "1"),
+            ("PADDLE_TRAINERS_NUM", "2"),
+            ("PADDLE_NNODES", "2"),
+            ("PADDLE_MASTER", "10.213.0.3:2396"),
+        ],
+    );
     // Beside an address a name is another host's to Paddle.
     for contract in ["native", "openpai", "volcano/octopus"] {
         let same = seen(&text.replace("paddle\"\ncommand", &format!("{contract}\"\ncommand")), 2);
@@ -502,16 +510,19 @@ fn paddle_names_trainers_and_servers() {
             "{contract}: {differing:?}"
         );
     }
-    let old = seen(&job("paddle/old", "command = \"x\"\n[roles.pserver]\n[roles.trainer]\ncount = 2\n"), 2);
-    assert_variables(
-        &old,
-        &[
-            ("PADDLE_INIT_PSERVERS", "10.213.0.2"),
-            ("PADDLE_INIT_TRAINER_ID", "1"),
-            ("PADDLE_INIT_NUM_GRADIENT_SERVERS", "2"),
-        ],
-    );
-    assert_eq!(file(&old, "/trainer_count"), "2");
+    for server in ["", "serves = false\n"] {
+        let text = format!("command = \"x\"\n[roles.pserver]\n{server}[roles.trainer]\ncount = 2\n");
+        let old = seen(&job("paddle/old", &text), 2);
+        assert_variables(
+            &old,
+            &[
+                ("PADDLE_INIT_PSERVERS", "10.213.0.2"),
+                ("PADDLE_INIT_TRAINER_ID", "1"),
+                ("PADDLE_INIT_NUM_GRADIENT_SERVERS", "2"),
+            ],
+        );
+        assert_eq!([file(&old, "/trainer_count"), file(&old, "/trainer_id")], ["2", "1"]);
+    }
 }
 
 #[test]

@@ -301,12 +301,12 @@ impl DraftRole {
         let dropped = match &self.command {
             Command::Exec(words) => match words.as_slice() {
                 [shell, dash, text] if shell.ends_with("sh") && dash == "-c" => before_sshd(text),
-                words => words.first().filter(|word| is_sshd(word)).map(|_| Vec::new()),
+                words => words.first().filter(|word| is_sshd(word)).map(|_| ""),
             },
             Command::Shell(text) => before_sshd(text),
             Command::Default => None,
         };
-        let Some(dropped) = dropped else { return };
+        let Some(dropped) = dropped.map(str::to_owned) else { return };
         self.command = Command::Default;
         if !dropped.is_empty() {
             let source = self.sources.iter().find(|source| source.key == "command");
@@ -315,7 +315,7 @@ impl DraftRole {
             let why = format!(
                 "{:?} ran before sshd; here ranks are started without sshd and this role runs no command: put it into the image, or \
                  before the program that the launcher starts",
-                dropped.join("; ")
+                dropped
             );
             losses.push(Loss { field, line, why });
         }
@@ -372,15 +372,24 @@ fn is_sshd(word: &str) -> bool {
     word == "sshd" || word.ends_with("/sshd")
 }
 
-/// The commands of a line that ends in sshd, but for those that only prepare it.
-fn before_sshd(text: &str) -> Option<Vec<String>> {
-    // `2>&1` and `&>` end no command.
-    let text = text.replace(">&", ">").replace("&>", ">");
-    let mut commands: Vec<&str> =
-        text.split([';', '\n', '&', '|']).map(str::trim).filter(|command| !command.is_empty()).collect();
-    let last = commands.pop()?;
-    let is_last = last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd);
-    is_last.then(|| commands.into_iter().filter(|command| !prepares_sshd(command)).map(str::to_owned).collect())
+/// What a line that ends in sshd does before, as it stands there; nothing where that only prepares sshd.
+fn before_sshd(text: &str) -> Option<&str> {
+    const ENDS: [char; 4] = [';', '\n', '&', '|'];
+    let text = text.trim_end_matches(|letter: char| letter.is_whitespace() || ENDS.contains(&letter));
+    // `2>&1` and `&>` end no command. As long as the text itself.
+    let parted = text.replace(">&", "> ").replace("&>", " >");
+    let (before, last) = parted.split_at(parted.rfind(ENDS).map_or(0, |end| end + 1));
+    let last = last.trim();
+    if !last.strip_prefix("exec ").unwrap_or(last).split_whitespace().next().is_some_and(is_sshd) {
+        return None;
+    }
+    let mut commands = before.split(ENDS).map(str::trim).filter(|command| !command.is_empty());
+    match commands.all(prepares_sshd) {
+        true => Some(""),
+        false => text
+            .get(..before.len())
+            .map(|before| before.trim_matches(|letter: char| letter.is_whitespace() || ENDS.contains(&letter))),
+    }
 }
 
 /// Its directories, keys and settings, which nobody needs here.

@@ -76,9 +76,12 @@ mod tests {
         let told: Vec<_> = keys.losses.iter().map(|loss| (loss.field.as_str(), loss.line)).collect();
         assert_eq!(told, [("params.seed", 3), ("extras.a[0]", 4)]);
         assert!(keys.losses[0].why.contains("it became a text"), "{}", keys.losses[0]);
-        for (key, place) in
-            [("params.lr", Some((3, 53))), ("params.more.x", Some((3, 2))), ("extras.a[1]", Some((4, 41)))]
-        {
+        for (key, place) in [
+            ("params.lr", Some((3, 53))),
+            ("params.more.x", Some((3, 2))),
+            ("extras.a[1]", Some((4, 41))),
+            ("extras.a[7].b", Some((4, 13))),
+        ] {
             assert_eq!(keys.place(key), place, "{key}");
         }
         assert_eq!(keys.place("nothing"), None);

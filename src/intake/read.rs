@@ -407,6 +407,37 @@ mod tests {
     }
 
     #[test]
+    fn all_that_is_wrong_with_jobs_of_a_sweep_is_told_at_once_and_each_of_it_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sw.toml");
+        let look_at = |text: &str| {
+            fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+            look(dir.path(), &path)
+        };
+        // The first is good, and the last error is one that the others hide where they stand beside it.
+        let text = "command = 'x'\n[sweep]\nresources.cpu = [1, -1]\nretries = [0, -2]\nafter = [['b'], ['sw']]\nlr = [1, 2]\n";
+        let Look::Arrived(Arrival::Refused { diagnostics, .. }) = look_at(text) else { panic!("{text}") };
+        let told: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
+        assert_eq!(told.len(), 3, "{told:#?}");
+        for begin in [
+            "sw.toml:3:21: `resources.cpu`: is -1",
+            "sw.toml:4:15: `retries`: is -2",
+            "sw.toml:5:1: `after` names the job itself",
+        ] {
+            assert!(told.iter().any(|told| told.starts_with(begin)), "{begin} among {told:#?}");
+        }
+        // As the API, which has the text before it is a file.
+        let (key, specs) = ("sw".parse().unwrap(), ResourceSpecs::default());
+        let uid = nix::unistd::getuid().as_raw();
+        let owner = Owner { uid, gid: nix::unistd::getgid().as_raw() };
+        assert_eq!(read_text(dir.path(), &path, &key, text.as_bytes(), owner, &specs).unwrap_err(), diagnostics);
+        let good = text.replace("-1", "2").replace("-2", "1").replace("'sw'", "'c'");
+        let Look::Arrived(Arrival::Swept { jobs, .. }) = look_at(&good) else { panic!("{}", refusal(look_at(&good))) };
+        assert_eq!(jobs.len(), 16);
+    }
+
+    #[test]
     fn a_job_is_read_with_its_overrides_and_its_template() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();

@@ -242,6 +242,18 @@ fn blocks_are_handed_out_around_the_range() {
 }
 
 #[test]
+fn who_is_held_up_for_room_keeps_the_last_addresses() {
+    let half = AddressBlock { base: "10.213.0.0".parse().unwrap(), prefix: 25 };
+    let running = Live { block: Some(half), max_duration: Some(Duration::from_secs(100)), ..live(1, 5) };
+    let first = waiting(2, 8, 100);
+    // It would be over before the first has room.
+    let behind = Waiting { lasts: Some(Duration::from_secs(1)), ..waiting(3, 1, 100) };
+    let planned = run(vec![running], &queue([(place(1), first), (place(2), behind)]), 10);
+    let whys: Vec<_> = planned.held_up.into_iter().map(|held_up| (held_up.key, held_up.why)).collect();
+    assert_eq!((planned.steps, whys), (vec![], vec![(key(2), Why::Room), (key(3), Why::Addresses)]));
+}
+
+#[test]
 fn a_port_that_somebody_holds_is_waited_for_by_name() {
     let live_with_port = || Live { ports: vec![8080], ..live(1, 1) };
     let holder = live_with_port();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::world::Job;
 use super::{Caller, Reconciler, Work};
-use crate::gpu::deck::{CARD, Piece, Sizes};
+use crate::gpu::deck::{CARD, Part, Piece, Sizes, Wish};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::nodes::Missing;
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
@@ -96,6 +96,39 @@ enum OutOfUse<'a> {
         since: Timestamp,
         by: &'a Process,
     },
+}
+
+/// What of the cards who waits is told of: what keeps others is nothing to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sought {
+    /// Whole ones and shares.
+    Cards,
+    Slices,
+    Both,
+}
+
+impl Sought {
+    pub(super) fn of(wishes: &[Wish]) -> Self {
+        let is_slices = |wish: &Wish| matches!(wish.part, Part::Slice(_));
+        match (wishes.iter().any(is_slices), wishes.iter().all(is_slices)) {
+            (false, _) => Self::Cards,
+            (true, true) => Self::Slices,
+            (true, false) => Self::Both,
+        }
+    }
+
+    /// Why that card as a whole is not had matters to it; of one that is cut up it is told with its parts.
+    fn concerns(self, card: &Card, why: OutOfUse<'_>) -> bool {
+        match self {
+            Self::Cards => true,
+            Self::Slices => false,
+            Self::Both => !card.is_cut_up() || matches!(why, OutOfUse::CutUp),
+        }
+    }
+
+    fn concerns_parts(self, card: &Card) -> bool {
+        self == Self::Both || (self == Self::Slices) == card.is_cut_up()
+    }
 }
 
 impl Cards {
@@ -617,7 +650,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Who uses cards, or parts of them, and is no job.
-    pub(super) fn strangers(&self) -> Vec<StrangerReport> {
+    pub(super) fn strangers(&self, sought: Sought) -> Vec<StrangerReport> {
         let told = |place: usize, card: &Card, slice: Option<&str>, by: &Process| StrangerReport {
             gpu: format!("GPU {place}"),
             uuid: card.facts.uuid.clone(),
@@ -628,16 +661,19 @@ impl<S: Store> Reconciler<S> {
             memory: by.memory,
         };
         let whole = self.unleased().filter_map(|(place, card, why)| match why? {
-            OutOfUse::Used { by, .. } => Some(told(place, card, None, by)),
+            why @ OutOfUse::Used { by, .. } if sought.concerns(card, why) => Some(told(place, card, None, by)),
             _ => None,
         });
-        whole.chain(self.strangers_on_parts(told)).collect()
+        whole.chain(self.strangers_on_parts(sought, told)).collect()
     }
 
     /// Cards that nobody is given, and why, one line; empty where there are none such.
-    pub(super) fn cards_out_of_use(&self) -> String {
+    pub(super) fn cards_out_of_use(&self, sought: Sought) -> String {
         let free = self.unleased().filter_map(|(place, _, why)| Some((place, why?)));
-        let mut out: Vec<(usize, OutOfUse<'_>)> = free.chain(self.lost_of_holders()).collect();
+        let concerns = |(place, why): &(usize, OutOfUse<'_>)| {
+            self.cards.seen.cards.get(*place).is_some_and(|card| sought.concerns(card, *why))
+        };
+        let mut out: Vec<(usize, OutOfUse<'_>)> = free.chain(self.lost_of_holders()).filter(concerns).collect();
         out.sort_by_key(|(place, _)| *place);
         let lacking = self.nodes_lacking(&out);
         let says = |why: OutOfUse<'_>| match (why, &lacking) {
@@ -647,7 +683,7 @@ impl<S: Store> Reconciler<S> {
             _ => self.cards.says(why, self.now),
         };
         let out = out.into_iter().map(|(place, why)| (place, says(why)));
-        let told = together(out).into_iter().chain(self.parts_out_of_use());
+        let told = together(out).into_iter().chain(self.parts_out_of_use(sought));
         let seen = &self.cards.seen;
         let told: String = told.chain(seen.nameless.iter().map(|said| format!("; {said}"))).collect();
         match &seen.driver {

@@ -19,7 +19,7 @@ use crate::spec::{Dataset, Diagnostic};
 use crate::status::StopHow;
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
 use crate::store::{Store, StoreError};
-pub use caller::{Beside, Caller, Sight};
+pub use caller::{Beside, Caller, Removes, Sight};
 pub use refusal::{Kept, Refusal, Whose};
 
 /// Where an answer goes; nobody may be left to hear it.
@@ -212,6 +212,8 @@ pub struct JobDetail {
     pub sight: Sight,
     /// Its newest run is not over.
     pub is_open: bool,
+    /// The sweep whose file makes it.
+    pub sweep: Option<JobKey>,
     /// What the cards of its tasks do.
     pub gpus: Vec<GpuReport>,
     pub events: Vec<EventRecord>,
@@ -332,7 +334,7 @@ impl<S: Store> Reconciler<S> {
         let run = runs.iter().rfind(|run| asked.is_none_or(|number| run.number == number));
         let sight = run.map_or(sight, |run| caller.sight_of_run(run.source.owner));
         let (is_open, gpus) = (job.open_run().is_some(), self.card_reports(job));
-        Ok(JobDetail { report, sight, is_open, gpus, events, runs, text })
+        Ok(JobDetail { report, sight, is_open, sweep: job.sweep(key), gpus, events, runs, text })
     }
 
     /// Of the store no more is read than is told.

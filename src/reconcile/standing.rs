@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use super::Reconciler;
+use super::cards::Sought;
 use crate::config::Quota;
 use crate::gpu::deck::{CARD, Scarce, Wish};
 use crate::ids::{Bytes, CardAmount, Cpu, JobKey, WorkspaceName};
@@ -22,9 +23,26 @@ const TOLD: usize = 20;
 /// What all of a list have in common.
 #[derive(Debug, Default)]
 pub(super) struct Listed {
-    /// Which nobody is given, as [`Reconciler::cards_out_of_use`] says.
-    cards: OnceLock<String>,
+    cards: Told,
+    slices: Told,
+    both: Told,
+}
+
+/// What is told of cards that nobody is given, to all who seek the same.
+#[derive(Debug, Default)]
+struct Told {
+    why: OnceLock<String>,
     strangers: OnceLock<Vec<StrangerReport>>,
+}
+
+impl Listed {
+    fn of(&self, sought: Sought) -> &Told {
+        match sought {
+            Sought::Cards => &self.cards,
+            Sought::Slices => &self.slices,
+            Sought::Both => &self.both,
+        }
+    }
 }
 
 /// What keeps a run that comes after others.
@@ -55,7 +73,7 @@ impl<S: Store> Reconciler<S> {
             (None, Some(reason)) => {
                 format!("waits until its workspace may have more, since its quota was made smaller: {reason}")
             }
-            (None, None) if is_lacking(standing) => cards(standing, &self.cards_told_out_of_use()),
+            (None, None) if is_lacking(standing) => cards(standing, &self.cards_told_out_of_use(standing)),
             (None, None) => self.turn(key, outlook, standing),
         };
         match standing.estimate {
@@ -66,7 +84,7 @@ impl<S: Store> Reconciler<S> {
 
     fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         let is_free = standing.of_cards.state == CardsFor::Free;
-        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use() };
+        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use(standing) };
         match !is_held(outlook, standing) && !others.is_empty() {
             true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
@@ -74,10 +92,11 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// What [`Self::cards_out_of_use`] says, of which a list asks for each that waits.
-    fn cards_told_out_of_use(&self) -> Cow<'_, str> {
+    fn cards_told_out_of_use(&self, standing: &Standing) -> Cow<'_, str> {
+        let sought = Sought::of(&standing.wishes);
         match &self.listed {
-            Some(listed) => Cow::Borrowed(listed.cards.get_or_init(|| self.cards_out_of_use())),
-            None => Cow::Owned(self.cards_out_of_use()),
+            Some(listed) => Cow::Borrowed(listed.of(sought).why.get_or_init(|| self.cards_out_of_use(sought))),
+            None => Cow::Owned(self.cards_out_of_use(sought)),
         }
     }
 
@@ -250,9 +269,10 @@ impl<S: Store> Reconciler<S> {
         if cause == "quota" || standing.of_cards.state == CardsFor::Free {
             return Vec::new();
         }
+        let sought = Sought::of(&standing.wishes);
         match &self.listed {
-            Some(listed) => listed.strangers.get_or_init(|| self.strangers()).clone(),
-            None => self.strangers(),
+            Some(listed) => listed.of(sought).strangers.get_or_init(|| self.strangers(sought)).clone(),
+            None => self.strangers(sought),
         }
     }
 }

@@ -460,9 +460,25 @@ fn readable(value: &DeValue<'_>) -> Result<(), Problem> {
     }
 }
 
+/// A script is given a text for each: what holds more than one value is for it to take apart.
 fn param(value: &DeValue<'_>) -> Result<(), Problem> {
-    match value.as_array() {
-        Some(items) => items.iter().try_for_each(|item| scalar(item.get_ref())),
-        None => scalar(value),
+    match value {
+        DeValue::Array(items) => items.iter().try_for_each(|item| match item.get_ref() {
+            DeValue::Array(_) => Err(Problem::Value(within("an array", r#""[[1.0, 2e3], [3]]""#))),
+            DeValue::Table(_) => Err(Problem::Value(within("a table", r#"'[{"a": 1.0}]'"#))),
+            item => scalar(item),
+        }),
+        DeValue::Table(_) => Err(Problem::Value(
+            "is a table; a name with dots stands in quotes, as in \"optimizer.lr\" = 0.1, and a value of more than one as a text, \
+             which the script gets as it stands"
+                .to_owned(),
+        )),
+        value => scalar(value),
     }
+}
+
+fn within(what: &str, example: &str) -> String {
+    format!(
+        "holds {what}, and an argument is a single value; write all of it as a text, such as {example}, which the script gets as it stands"
+    )
 }

@@ -11,6 +11,7 @@ use super::diagnostic::Diagnostic;
 use super::job::JobSpec;
 use super::keys;
 use super::layers::Layer;
+use super::sort;
 use super::template::error;
 use super::tree::{self, Entry, Node, Origin, Value, written};
 use crate::ids::{JobName, NameError};
@@ -79,6 +80,7 @@ pub fn told_once(found: impl IntoIterator<Item = Diagnostic>) -> Vec<Diagnostic>
             told.push(found);
         }
     }
+    sort(&mut told);
     told
 }
 

@@ -20,7 +20,7 @@ fn a_job_of_one_line_gets_every_default() {
     assert_eq!(spec.roles.len(), 1);
     let role = &spec.roles[0];
     assert_eq!((role.name.as_str(), role.count, role.min_failed), ("main", 1, Some(1)));
-    assert_eq!(role.resources.shm, crate::ids::Bytes(512 << 20));
+    assert_eq!((role.resources.shm, role.resources.gpu), (crate::ids::Bytes(512 << 20), 0));
     assert_eq!(role.command, Command::Shell("true".into()));
     assert_eq!(job("").roles[0].command, Command::Default);
 }

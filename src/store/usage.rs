@@ -53,3 +53,33 @@ impl UsageTotal {
         self.unpriced += other.unpriced;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AttemptId;
+
+    #[test]
+    fn an_attempt_of_several_days_is_counted_once_and_has_each_day_what_it_had_then() {
+        let used = UsageRecord {
+            attempt: AttemptId(1),
+            workspace: "w".parse().unwrap(),
+            job: "j".parse().unwrap(),
+            run: 1,
+            owner: 1000,
+            from: Timestamp(DAY_MS - 3_600_000),
+            to: Timestamp(2 * DAY_MS + 7_200_000),
+            cpu: 1000,
+            memory: 1 << 30,
+            gpu: 2,
+            gpu_part: 500,
+            price: None,
+        };
+        let days = by_day(&used);
+        let told: Vec<_> = days
+            .iter()
+            .map(|sum| (sum.day.0 / DAY_MS, sum.total.attempts, sum.total.unpriced, sum.total.gpu_hours))
+            .collect();
+        assert_eq!(told, [(0, 0, 0, 2.5), (1, 0, 0, 60.0), (2, 1, 1, 5.0)]);
+    }
+}

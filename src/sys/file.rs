@@ -393,10 +393,18 @@ pub fn sync_file_system(path: &Path) -> io::Result<()> {
 /// The mode of what is at `path`, with the rights of its group as they are: where there is an access list, the mode has the most that
 /// the list gives to anybody who is named in it in their place.
 pub fn class_mode(path: &Path, found: &Metadata) -> io::Result<u32> {
-    let mut list = vec![0; ACCESS_LIST_MAX];
-    let length = match rustix::fs::getxattr(path, c"system.posix_acl_access", list.as_mut_slice()) {
-        Ok(length) => length,
+    let read = |list: &mut [u8]| rustix::fs::getxattr(path, c"system.posix_acl_access", list);
+    // Most have none.
+    match read(&mut []) {
+        Ok(_) => {}
         Err(Errno::NODATA | Errno::OPNOTSUPP) => return Ok(found.mode()),
+        Err(errno) => return Err(errno.into()),
+    }
+    let mut list = vec![0; ACCESS_LIST_MAX];
+    let length = match read(&mut list) {
+        Ok(length) => length,
+        // Removed meanwhile.
+        Err(Errno::NODATA) => return Ok(found.mode()),
         Err(errno) => return Err(errno.into()),
     };
     // A version, and then entries of a tag, rights and an id.

@@ -409,6 +409,12 @@ fn a_file_that_was_removed_is_gone_when_that_is_answered() {
         assert_eq!(never.code(), "not_found");
         assert!(never.text().contains("job gone has no file of its own"), "{never:?}");
     }
+    // Also where it has much else to read first, and cannot know at once.
+    assert_eq!(ask("PUT", "/v1/jobs/default/gone/file", HELD).status, 201);
+    (0..500).for_each(|number| instance.drop_job(&format!("other-{number}"), HELD));
+    assert_eq!(ask("DELETE", "/v1/jobs/default/gone/file", "").status, 200);
+    let removed = ask("DELETE", "/v1/jobs/default/gone", "");
+    assert_eq!(removed.status, 200, "{removed:?}");
     instance.shutdown();
 }
 

@@ -19,11 +19,21 @@ pub(super) fn instance(test: &str) -> Option<(Instance, FakeNvml)> {
     let mut instance = Instance::prepare(test, "")?;
     let fake = FakeNvml::without_driver(instance.root());
     let limits = "[limits]\ncpu = 16\nmemory = \"16GiB\"\nstop_grace = \"2s\"\n[network]\nrange = \"10.213.0.0/16\"\n";
-    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\nmodprobe = \"\"\n", fake.library().display());
+    // A real one would make nodes for which there are no cards.
+    let maker = asked(&instance).with_file_name("maker");
+    std::fs::write(&maker, format!("#!/bin/sh\necho \"$@\" >> {}\n", asked(&instance).display())).unwrap();
+    std::fs::set_permissions(&maker, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (library, maker) = (fake.library(), maker.display());
+    let config = format!("{limits}[gpu]\nlibrary = \"{}\"\nmodprobe = \"{maker}\"\n", library.display());
     std::fs::write(instance.root().join("etc/trainyard/trainyard.toml"), config).unwrap();
     instance.start_daemon(&[]);
     instance.wait_ready();
     Some((instance, fake))
+}
+
+/// What nodes of devices were asked for, a line each.
+fn asked(instance: &Instance) -> PathBuf {
+    instance.root().join("asked")
 }
 
 pub(crate) fn list(instance: &Instance) -> Value {
@@ -703,6 +713,7 @@ fn a_card_whose_device_is_missing_is_waited_for_and_had_as_soon_as_it_is_there()
         why.ends_with(&format!("; GPU 0 {said}")).then_some(())
     });
     assert!(instance.ok(&["gpu"]).contains(&format!("\nGPU 0 unusable: {said}\n")));
+    assert!(std::fs::read_to_string(asked(&instance)).unwrap().lines().any(|words| words == "-c 331"));
     let _nodes = Nodes::make(&minors);
     let end = instance.wait_end("job", 1);
     assert_eq!((&end["state"], &end["attempt"]), (&"succeeded".into(), &1.into()));

@@ -205,6 +205,14 @@ fn horovod_itself_reduces_over_the_tasks_by_its_own_launcher_by_mpirun_and_from_
 }
 
 /// One process a task, without a launcher.
+const PADDLE_COLLECTIVE: &str = r#"import paddle, paddle.distributed as dist
+dist.init_parallel_env()
+x = paddle.to_tensor([float(dist.get_rank() + 1)])
+dist.all_reduce(x)
+print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {x.numpy().tolist()}", flush=True)
+"#;
+
+/// The same with servers.
 const PADDLE_PS: &str = r#"from paddle.distributed.fleet import PaddleCloudRoleMaker
 role = PaddleCloudRoleMaker(is_collective=False)
 if role._is_server():
@@ -233,6 +241,17 @@ fn paddle_s_own_check_finds_two_nodes() {
         let logs = [0, 1].map(|worker| instance.log(name, &format!("worker-{worker}")));
         assert_eq!(report["state"], "succeeded", "{name}: {report:#}\n{logs:#?}");
         assert!(logs.iter().all(|log| checked.iter().all(|told| log.contains(told))), "{name}: {logs:#?}");
+    }
+    fs::write(code.join("collective.py"), PADDLE_COLLECTIVE).unwrap();
+    let text = format!(
+        "framework = \"paddle\"\ncode = \"check\"\n{OFFLINE}command = \"python3 collective.py\"\n\
+         resources = {{ cpu = 1, memory = \"4GiB\" }}\n[roles.worker]\ncount = 2\n"
+    );
+    let report = run(&instance, "plain", &text);
+    let logs = [0, 1].map(|worker| instance.log("plain", &format!("worker-{worker}")));
+    assert_eq!(report["state"], "succeeded", "{report:#}\n{logs:#?}");
+    for (worker, log) in logs.iter().enumerate() {
+        assert!(log.contains(&format!("rank {worker} of 2: [3.0]")), "{logs:#?}");
     }
     // Servers and trainers as Paddle itself finds them among the endpoints.
     let text = format!(

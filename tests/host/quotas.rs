@@ -361,6 +361,7 @@ fn what_all_workspaces_see_has_a_quota_of_its_own() {
     wait_for("it to be told", || listed().filter(|told| is_near(told.0, 4 * MIB, 8 * MIB) && told.1 == 8 * MIB));
     let detail = instance.ok(&["workspace", "public"]);
     assert!(detail.contains("datasets") && !detail.contains("models"), "{detail}");
+    assert!(instance.ok(&["workspace", "preset"]).contains("datasets"), "without a quota as well");
     // By anybody, into another one's as well; and no workspace is held up.
     assert_eq!(instance.run_job("runs", "command = \"true\"")["state"], "succeeded");
     fs::write(instance.root().join("etc/trainyard/trainyard.toml"), public_storage("16MiB")).unwrap();

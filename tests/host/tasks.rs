@@ -305,6 +305,9 @@ fn a_job_runs_as_the_owner_of_its_file() {
         assert!(listed.contains("theirs") && !listed.contains("roots") && !listed.contains("USER"), "{listed} {error}");
     }
     assert!(as_nobody("events roots").1.contains("succeeded"));
+    // All of theirs is nothing of what runs of others.
+    instance.drop_job("going", "command = \"sleep infinity\"");
+    instance.wait_state("going", "running");
     assert!(as_nobody("stop --all").2.contains("nothing of yours"));
     for kept in ["rerun roots", "logs roots", "show roots"] {
         let (code, _, error) = as_nobody(kept);

@@ -8,6 +8,7 @@ mod invariants;
 mod nvml;
 
 mod documents;
+mod features;
 mod files;
 mod gpus;
 mod packages;

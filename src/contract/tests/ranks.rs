@@ -80,3 +80,23 @@ fn a_service_is_given_no_arguments_of_a_platform() {
         assert_eq!(seen(&text, 1).args, ["/bin/sh", "-c", "jupyter lab"], "{contract}");
     }
 }
+
+#[test]
+fn tasks_of_paddle_that_are_one_process_are_told_what_its_launcher_would_tell_them() {
+    let of = |rest: &str| {
+        let view = seen(&format!("framework = \"paddle\"\ncommand = \"python3 t.py\"\n{rest}"), 0);
+        ["PADDLE_DISTRI_BACKEND", "FLAGS_selected_gpus"].map(|name| variable(&view, name))
+    };
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(of("roles.w.count = 2"), [some("gloo"), None]);
+    assert_eq!(of("roles.w.count = 2\nresources.gpu = 1"), [None, some("0")]);
+    assert_eq!(of("roles.w.count = 2\nenv.PADDLE_DISTRI_BACKEND = \"heter\""), [some("heter"), None]);
+    for rest in [
+        "roles.w.count = 2\nresources.gpu = 2",
+        "roles.w.count = 1",
+        "strategy = \"ps\"\nroles.w.count = 2",
+        "roles.w.count = 2\nroles.ps.count = 1",
+    ] {
+        assert_eq!(of(rest), [None, None], "{rest}");
+    }
+}

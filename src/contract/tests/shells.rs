@@ -72,3 +72,21 @@ proptest! {
         prop_assert_eq!(is_heard, told.is_empty(), "{}: {:?}", line, told);
     }
 }
+
+#[test]
+fn a_variable_is_as_the_file_has_it_and_a_command_s_shell_puts_it_in() {
+    for contract in ["native", "openpai"] {
+        let text = "command = 'printf %s \"$A:$PAI_JOB_NAME\"'\nenv.A = \"$HOME ${B} `id`\"";
+        let view = seen(&job(contract, text), 0);
+        assert_eq!(variable(&view, "A").as_deref(), Some("$HOME ${B} `id`"), "{contract}");
+        let name = variable(&view, "PAI_JOB_NAME").unwrap();
+        #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
+        let output =
+            std::process::Command::new(&view.args[0]).args(&view.args[1..]).env_clear().envs(view.env).output();
+        assert_eq!(
+            String::from_utf8(output.unwrap().stdout).unwrap(),
+            format!("$HOME ${{B}} `id`:{name}"),
+            "{contract}"
+        );
+    }
+}

@@ -210,7 +210,8 @@ fn topmost(layers: &[PathBuf], path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&content).into_owned())
 }
 
-/// What a regular file holds, up to `limit` bytes, as layers show it, top first; links are followed within a layer alone.
+/// What the regular file at `path`, beneath the root, holds, up to `limit` bytes, as layers show it, top first; links are followed within
+/// a layer alone.
 pub(super) fn topmost_file(layers: &[PathBuf], path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
     for files in layers {
         let layer = Rooted::open(files)?;

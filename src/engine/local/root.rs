@@ -173,7 +173,7 @@ impl Base {
 /// Where layers, top first, have a bash; where that cannot be seen, there is none.
 fn bash_in(layers: &[PathBuf]) -> Option<String> {
     let is_there = |path: &&str| matches!(topmost_file(layers, Path::new(path), 1), Ok(Some(_)));
-    ["/bin/bash", "/usr/bin/bash"].into_iter().find(is_there).map(str::to_owned)
+    ["bin/bash", "usr/bin/bash"].into_iter().find(is_there).map(|path| format!("/{path}"))
 }
 
 /// A scratch layer; its top shows through as the top of the whole.
@@ -197,4 +197,33 @@ fn own_files(view: &View, resolv_conf: Option<String>) -> Vec<OwnFile> {
         ..file(&seen.path, seen.content.clone())
     }));
     files
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_bash_that_a_higher_layer_hides_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let layers = ["upper", "lower"].map(|name| dir.path().join(name));
+        let shown = || bash_in(&layers);
+        fs::create_dir_all(layers[0].join("usr/bin")).unwrap();
+        fs::create_dir_all(layers[1].join("usr/bin")).unwrap();
+        assert_eq!(shown(), None);
+        fs::write(layers[1].join("usr/bin/bash"), "").unwrap();
+        assert_eq!(shown().as_deref(), Some("/usr/bin/bash"));
+        let hidden = rustix::fs::setxattr(
+            layers[0].join("usr/bin"),
+            "trusted.overlay.opaque",
+            b"y",
+            rustix::fs::XattrFlags::empty(),
+        );
+        match hidden {
+            Ok(()) => assert_eq!(shown(), None),
+            Err(errno) => assert!(!nix::unistd::Uid::effective().is_root(), "{errno}"),
+        }
+    }
 }

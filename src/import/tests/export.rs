@@ -67,6 +67,7 @@ fn jobs_of_a_sweep_are_exported_by_names_that_openpai_takes_and_come_back() {
     );
     assert_eq!((exported("plain_1.x").as_str(), exported("d-1-2").as_str()), ("plain_1.x", "d-1-2"));
     assert!(exported("digits~0.1~1").starts_with("digits-0.1-1-"), "{there:?}");
+    assert!(exported("训a~1训").starts_with("a-1-") && exported("训练").starts_with("job-"), "what is left of it");
     for name in names {
         assert_eq!(only(&openpai_export::export(name, &spec).to_string()).name, name);
     }

@@ -146,12 +146,20 @@ fn what_workers_of_mpi_do_before_sshd_is_named_unless_it_is_for_sshd() {
     };
     for (line, dropped) in [
         ("prepare-data && /usr/sbin/sshd -De", "\"prepare-data\" ran before sshd"),
-        ("mkdir -p /run/sshd; cp /data/a /scratch; exec sshd -D", "\"cp /data/a /scratch\" ran before sshd"),
-        ("mkdir -p /data\npip install x\nsshd -De", "\"mkdir -p /data; pip install x\" ran before sshd"),
+        (
+            "mkdir -p /run/sshd; cp /data/a /scratch; exec sshd -D",
+            "\"mkdir -p /run/sshd; cp /data/a /scratch\" ran before sshd",
+        ),
+        ("mkdir -p /data\npip install x\nsshd -De", "\"mkdir -p /data\\npip install x\" ran before sshd"),
+        (
+            "echo 'a;b' >/x; ./serve 2>&1 | tee log & exec /usr/sbin/sshd -D 2>&1;",
+            "\"echo 'a;b' >/x; ./serve 2>&1 | tee log\" ran before sshd",
+        ),
     ] {
         let why = told(line);
         assert!(why.starts_with(dropped), "{line}: {why}");
     }
     let sshd = "set -e; mkdir -p /var/run/sshd 2>&1; ssh-keygen -A && cp /keys/ssh/* /root/.ssh/ && chmod 600 /root/.ssh/id_rsa; /usr/sbin/sshd -De";
     assert_eq!(told(sshd), "");
+    assert_eq!(told("# keys of its own\nssh-keygen -A &> /dev/null\n/usr/sbin/sshd -De"), "");
 }

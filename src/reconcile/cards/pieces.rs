@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::OutOfUse;
+use super::{OutOfUse, Sought};
 use crate::gpu::deck::{Deck, Piece, PieceOf, Sizes, to_be_shared, weight_of_slice};
 use crate::gpu::{Card, Process, Slice};
 use crate::ids::{AttemptId, Bytes, GpuUuid, JobKey};
@@ -139,7 +139,7 @@ impl<S: Store> Reconciler<S> {
         self.parts_away().into_iter().any(|away| self.cards.away_since(away.why, self.now).is_some())
     }
 
-    pub(super) fn parts_out_of_use(&self) -> Vec<String> {
+    pub(super) fn parts_out_of_use(&self, sought: Sought) -> Vec<String> {
         let told = |away: Away<'_>| {
             let says = self.cards.says(away.why, self.now);
             match &away.piece.of {
@@ -148,11 +148,12 @@ impl<S: Store> Reconciler<S> {
                 _ => format!("; GPU {}, which is shared, {says}", away.piece.place),
             }
         };
-        self.parts_away().into_iter().map(told).collect()
+        self.parts_away().into_iter().filter(|away| sought.concerns_parts(away.card)).map(told).collect()
     }
 
     pub(super) fn strangers_on_parts(
         &self,
+        sought: Sought,
         told: impl Fn(usize, &Card, Option<&str>, &Process) -> StrangerReport,
     ) -> Vec<StrangerReport> {
         let of = |away: Away<'_>| {
@@ -160,7 +161,7 @@ impl<S: Store> Reconciler<S> {
             let slice = if let PieceOf::Slice { profile, .. } = &away.piece.of { Some(profile.as_str()) } else { None };
             Some(told(away.piece.place, away.card, slice, by))
         };
-        self.parts_away().into_iter().filter_map(of).collect()
+        self.parts_away().into_iter().filter(|away| sought.concerns_parts(away.card)).filter_map(of).collect()
     }
 
     /// What slices count, in thousandths of a card, where cards are looked at one by one.

@@ -174,7 +174,9 @@ impl<S: Store> Reconciler<S> {
             shares.map(|lease| self.cards.users.get(&lease.uuid).map(|users| users.at)).collect()
         };
         let Some(oldest) = seen.into_iter().min() else { return false };
-        let due = oldest.map_or(0, |at| (at.0 + LOOK_EVERY_MS).saturating_sub(self.now.0).min(LOOK_EVERY_MS));
+        // Where the clock was set back, nothing was seen since.
+        let oldest = oldest.filter(|at| *at <= self.now);
+        let due = oldest.map_or(0, |at| (at.0 + LOOK_EVERY_MS).saturating_sub(self.now.0));
         if due > 0 {
             self.retry_within(due);
         }

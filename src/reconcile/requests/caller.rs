@@ -11,7 +11,7 @@
 //! Root has all of it, a token what its user has in the workspaces that it reaches. What the file system lets somebody do is looked
 //! at by whoever asks in their place: here no disk is touched.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::refusal::{Kept, Whose};
@@ -37,8 +37,17 @@ pub struct Beside {
     pub enters: BTreeSet<WorkspaceName>,
     /// Groups that they are in.
     pub groups: BTreeSet<u32>,
-    /// The job, or the sweep, whose file they may remove.
-    pub removes: Option<JobKey>,
+    /// Job files that they may remove.
+    pub removes: BTreeMap<JobKey, Removes>,
+}
+
+/// Why somebody may remove a job file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removes {
+    /// Whosever it is: by the directory.
+    Any,
+    /// It is theirs, in a directory that keeps each file to its owner: another's job is not theirs by a file that they put there.
+    Own,
 }
 
 /// How much of a job somebody sees.
@@ -117,14 +126,22 @@ impl Caller {
 
     /// Refuses who may not change a job that they see.
     pub(super) fn check_change(&self, key: &JobKey, job: &Job) -> Result<(), Refusal> {
-        let removes = self.beside.as_ref().and_then(|beside| beside.removes.as_ref());
-        let may_remove = removes.is_some_and(|file| file == key || job.sweep(key).as_ref() == Some(file));
-        match self.is(owner_of(job)) || may_remove {
+        match self.is(owner_of(job)) || self.may_remove(key, job) {
             true => Ok(()),
             false => {
                 let whose = Whose::of(owner_of(job).map(|owner| owner.uid));
                 Err(Refusal::NotYours { key: key.clone(), whose, kept: Kept::Change })
             }
+        }
+    }
+
+    /// Whether the file that makes the job is theirs to remove.
+    fn may_remove(&self, key: &JobKey, job: &Job) -> bool {
+        let file = job.sweep(key).unwrap_or_else(|| key.clone());
+        match self.beside.as_ref().and_then(|beside| beside.removes.get(&file)) {
+            Some(Removes::Any) => true,
+            Some(Removes::Own) => owner_of(job).is_none(),
+            None => false,
         }
     }
 }

@@ -354,7 +354,7 @@ fn a_parameter_that_no_job_could_give_a_key_is_told_by_the_key_before_there_is_a
     for text in [
         "network = '${x}'\nimage = '${x}'\nresources.memory = '${x}'\nmax_duration = '${x}'\npriority = '${x}'\ncontract = '${x}'\nresources.gpu_type = '${x}'\ncode = '${x}'\n[template.params.x]",
         "debug = '${x}'\nroles.w.serves = '${x}'\n[template.params.x]\ntype = 'bool'",
-        "priority = '${x}'\nretries = '${x}'\nresources.cpu = '${x}'\nroles.w.count = '${x}'\nroles.w.min_failed = '${x}'\nroles.w.ports.http = '${x}'\n[template.params.x]\ntype = 'integer'\nmin = 0",
+        "priority = '${x}'\nretries = '${x}'\nresources.pids = '${x}'\nresources.cpu = '${x}'\nroles.w.count = '${x}'\nroles.w.min_failed = '${x}'\nroles.w.ports.http = '${x}'\n[template.params.x]\ntype = 'integer'\nmin = 0",
         "retries = '${x}'\nresources.cpu = '${x}'\nparams.lr = '${x}'\nenv.A = '${x}'\nextras.a.b = '${x}'\n[template.params.x]\ntype = 'number'",
         "resources.memory = '${x}'\nparams.l = ['${x}', 1]\nimage = '${x}'\ncommand = ['${x}']\n[template.params.x]\ntype = 'size'",
         "max_duration = '${x}'\n[template.params.x]\ntype = 'duration'",
@@ -446,6 +446,46 @@ fn a_sweep_reaches_keys_overrides_and_the_values_of_a_template() {
     assert_eq!(jobs[0].1.spec.as_ref().unwrap().roles[0].params.len(), 2);
 }
 
+#[test]
+fn numbers_in_lists_are_as_they_are_written_whatever_the_list_comes_from() {
+    let of = |job: &Expanded| arguments(&job.spec.as_ref().unwrap_or_else(|| panic!("{:?}", job.diagnostics)).roles[0]);
+    let job = "command = 'x'\n[sweep]\nl = [[1.0, 2e3, 1_000.50], [3, +1.50, 'a']]\nroles.w.params.m = [[1e-4]]";
+    let files = stack(job, &[], None);
+    let combinations = files.combinations(&"j".parse().unwrap()).unwrap().unwrap();
+    let jobs: Vec<_> = combinations.iter().map(|combination| files.with(combination).expand()).collect();
+    assert_eq!(of(&jobs[0]), ["--l=1.0", "--l=2e3", "--l=1000.50", "--m=1e-4"]);
+    assert_eq!(of(&jobs[1]), ["--l=3", "--l=+1.50", "--l=a", "--m=1e-4"]);
+    // By them the jobs are told apart, and what was run is as it was written.
+    assert_eq!(combinations[0].values[0], ("l".to_owned(), "1.0,2e3,1000.50".to_owned()));
+    assert!(is_named(combinations[0].name.as_str(), "j~1.0-2e3-1000.50~1e-4-"), "{}", combinations[0].name);
+    assert!(jobs[0].text.contains("\nl = [1.0, 2e3, 1_000.50]\n"), "{}", jobs[0].text);
+
+    let template =
+        "command = 'x'\nparams.l = ['${a}', 2e3, '${b}']\n[template.params]\na.default = 1.50\nb.type = 'number'";
+    let job = "template = 't'\n[sweep]\nwith.b = [3.0]\nwith.a = [1e-4]";
+    let filled = sweep(job, &["params.m = [1.0, 5e-1]"], Some(template)).unwrap();
+    assert_eq!(of(&filled[0].1), ["--l=1e-4", "--l=2e3", "--l=3.0", "--m=1.0", "--m=5e-1"]);
+    let job = "template = 't'\nwith.b = 3.0";
+    assert_eq!(of(&stack(job, &[], Some(template)).expand()), ["--l=1.50", "--l=2e3", "--l=3.0"]);
+}
+
+#[test]
+fn what_is_more_than_one_value_is_an_argument_as_a_text_alone() {
+    let as_text = ", and an argument is a single value; write all of it as a text";
+    for (job, told) in [
+        ("params.l = [[1.0, 2e3], [3]]", format!("j.toml:1:12: `params.l`: holds an array{as_text}, such as \"[[1.0, 2e3], [3]]\", which")),
+        ("roles.w.params.l = [1, { a = 1.0 }]", format!("j.toml:1:20: `roles.w.params.l`: holds a table{as_text}, such as '[{{\"a\": 1.0}}]', which")),
+        ("params.optimizer.lr = 0.1", "j.toml:1:8: `params.optimizer`: is a table; a name with dots stands in quotes, as in \"optimizer.lr\" = 0.1".to_owned()),
+    ] {
+        assert!(problems(job, &[], None)[0].starts_with(&told), "{:?}", problems(job, &[], None));
+    }
+    let swept = sweep("command = 'x'\n[sweep]\nl = [1, [[1.0, 2e3], [3]]]", &[], None).unwrap();
+    let told: Vec<_> = swept[1].1.diagnostics.iter().map(ToString::to_string).collect();
+    assert!(told.len() == 1 && told[0].starts_with("j.toml:3:") && told[0].contains("holds an array"), "{told:?}");
+    let spec = stack("params.l = '[[1.0, 2e3], [3]]'\nparams.'optimizer.lr' = 1e-1", &[], None).expand().spec.unwrap();
+    assert_eq!(arguments(&spec.roles[0]), ["--l=[[1.0, 2e3], [3]]", "--optimizer.lr=1e-1"]);
+}
+
 /// Whether a name is this and six digits of a hash.
 fn is_named(name: &str, begin: &str) -> bool {
     let digits = name.strip_prefix(begin).unwrap_or_default();
@@ -519,6 +559,9 @@ fn a_bad_value_of_a_sweep_is_told_once_and_where_it_stands_in_its_list() {
     assert_eq!(cpu.len(), 2, "{cpu:#?}");
     assert!(cpu[0].starts_with("j.toml:3:21: `resources.cpu`: is -1"), "{cpu:#?}");
     assert!(cpu[1].starts_with("j.toml:4:2: `resources.cpu`: is 0.01"), "{cpu:#?}");
+    // The first combination has the later line's.
+    let lines = told("command = 'x'\n[sweep]\nretries = [1, -1]\nresources.cpu = [-1, 1]", &[]);
+    assert!(lines.len() == 2 && lines[0].starts_with("j.toml:3:"), "{lines:#?}");
     // A key that is none is one in each job, a value within a list stands there, and overrides have their own lists.
     let key = told("command = 'x'\n[sweep]\nx = [1, 2]\n  roles.w.cuont = [1, 2]", &[]);
     assert_eq!(key.len(), 1, "{key:#?}");

@@ -149,6 +149,52 @@ fn each_route_of_a_job_is_for_who_may_enter_its_workspace_and_changes_for_who_ma
 }
 
 #[test]
+fn a_file_of_one_s_own_gives_nobody_the_job_of_another() {
+    let test = "a_file_of_one_s_own_gives_nobody_the_job_of_another";
+    if !has_users(test) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };
+    // Each file is its owner's to remove.
+    instance.make_workspace("lab", GROUP, 0o3770);
+    let put = |name: &str, uid: u32, text: &str| {
+        let draft = instance.root().join("draft");
+        fs::write(&draft, text).unwrap();
+        chown(&draft, Some(uid), Some(GROUP)).unwrap();
+        fs::rename(draft, instance.jobs_d().join(format!("lab/{name}.toml"))).unwrap();
+    };
+    let sweep =
+        "command = ['sh', '-c', 'sleep infinity']\nresources = { cpu = 0.1, memory = \"100MB\" }\nsweep.lr = [1]\n";
+    put("sweep", OWNER, sweep);
+    put("kept", OWNER, JOB);
+    for name in ["lab/sweep~1", "lab/kept"] {
+        instance.wait_state(name, "running");
+    }
+    let asked =
+        |uid: u32, method: &str, rest: &str| ask_as(&instance, uid, method, &format!("/v1/jobs/lab/{rest}"), b"");
+    // Its file is gone, and what it has done is there.
+    fs::remove_file(instance.jobs_d().join("lab/kept.toml")).unwrap();
+    instance.wait_end("lab/kept", 1);
+    put("sweep~1", MEMBER, JOB);
+    put("kept", MEMBER, "command = 7\n");
+    wait_for("a file to be told of", || {
+        let told = String::from_utf8_lossy(&instance.cli(&["ps"]).stderr).into_owned();
+        told.contains("sweep~1.toml: its name is that of a job of").then_some(())
+    });
+    wait_for("the other to be refused", || {
+        instance.report("lab/kept")?["diagnostics"].as_array().is_some_and(|found| !found.is_empty()).then_some(())
+    });
+    for change in ["sweep~1/stop", "sweep~1/rerun", "kept/rerun"] {
+        let member = asked(MEMBER, "POST", change);
+        assert_eq!((member.status, member.code()), (403, "not_yours".into()), "{change}: {member:?}");
+    }
+    let removed = asked(MEMBER, "DELETE", "kept");
+    assert_eq!(removed.code(), "not_yours", "{removed:?}");
+    assert_eq!(instance.state("lab/sweep~1"), "running");
+    instance.shutdown();
+}
+
+#[test]
 fn members_are_told_of_all_jobs_of_a_workspace_and_strangers_of_none_from_the_moment_on() {
     let test = "members_are_told_of_all_jobs_of_a_workspace_and_strangers_of_none_from_the_moment_on";
     if !has_users(test) {
@@ -323,8 +369,14 @@ fn followed(instance: &Instance, uid: u32, path: &str) -> BufReader<std::os::uni
 
 /// The command line as the member, of which the first line has come.
 fn member_says(instance: &Instance, arguments: &[&str]) -> (Child, BufReader<std::process::ChildStdout>) {
-    let mut command = Command::new("setpriv");
-    command.args([format!("--reuid={MEMBER}"), format!("--regid={GROUP}"), "--clear-groups".to_owned()]);
+    let mut command = Command::new("timeout");
+    command.args([
+        "60".to_owned(),
+        "setpriv".to_owned(),
+        format!("--reuid={MEMBER}"),
+        format!("--regid={GROUP}"),
+        "--clear-groups".to_owned(),
+    ]);
     command.arg(BINARY).arg("--root").arg(instance.root()).args(arguments);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut reader = BufReader::new(child.stdout.take().unwrap());
@@ -335,7 +387,7 @@ fn member_says(instance: &Instance, arguments: &[&str]) -> (Child, BufReader<std
 #[test]
 fn who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end() {
     let test = "who_follows_what_is_closed_meanwhile_is_told_and_does_not_take_it_for_the_end";
-    if !has_users(test) || !has_tools(test, &["setpriv"]) {
+    if !has_users(test) || !has_tools(test, &["setpriv", "timeout"]) {
         return;
     }
     let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };

@@ -278,8 +278,17 @@ fn leased_cards_alone_are_measured_and_only_while_tasks_run_on_them() {
     assert_eq!(measured(&daemon.pass()), [[]; 0], "it is being done");
     assert_eq!(measured(&daemon.measured(0, &[Some(1)])), [[gpu(0)]]);
     assert_eq!(measured(&daemon.measured(4999, &[Some(1)])), [[]; 0]);
+    // What was measured long ago says nothing of now.
+    let shown = |daemon: &mut Daemon| {
+        let (caller, key, events) = (Caller::root(), "a/one".parse().unwrap(), EventPart::None);
+        daemon.request(|answer| Request::Show { caller, key, runs: NEWEST_RUN, events, answer }).gpus[0].utilisation
+    };
     daemon.now += 1;
-    assert_eq!(measured(&daemon.pass()), [[gpu(0)]]);
+    assert_eq!((measured(&daemon.pass()), shown(&mut daemon)), (vec![vec![gpu(0)]], Some(1)));
+    daemon.now += 12_499;
+    assert_eq!(shown(&mut daemon), Some(1));
+    daemon.now += 1;
+    assert_eq!(shown(&mut daemon), None);
     daemon.end("a/one");
     assert_eq!(measured(&daemon.measured(60_000, &[])), [[]; 0]);
 }
@@ -369,6 +378,29 @@ fn a_failed_card_that_somebody_has_is_nothing_to_wait_for() {
     assert_eq!(daemon.cards_of("a/three"), [gpu(1), gpu(2), gpu(3)]);
 }
 
+#[test]
+fn a_card_that_somebody_has_and_that_is_not_seen_may_be_one_without_a_name() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(2, 1000));
+    daemon.file("a/has", &gpus(1));
+    assert_eq!(daemon.cards_of("a/has"), [gpu(0)]);
+    daemon.file("a/two", &gpus(2));
+    let missing = |nameless: &[&str], at: u64| {
+        let mut seen = idle(2, at);
+        seen.cards.remove(0);
+        Inventory { nameless: nameless.iter().map(|said| (*said).to_owned()).collect(), ..seen }
+    };
+    let mut reason = |nameless: &[&str]| {
+        daemon.now += 10;
+        daemon.cards(missing(nameless, daemon.now));
+        daemon.report("a/two").reason
+    };
+    let may_come_back = reason(&["card 0 does not answer: lost"]);
+    assert!(may_come_back.starts_with("waits for 2 GPU(s), held by a/has; "), "{may_come_back}");
+    let is_gone = reason(&[]);
+    assert!(is_gone.starts_with("waits for 2 GPU(s): this machine has 1 that can be used now"), "{is_gone}");
+}
+
 /// One that has been looked at, with what tasks use of it.
 fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
     let mut seen = idle(1, daemon.now);
@@ -423,6 +455,10 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     assert_eq!(daemon.states(["a/big", "a/whole"]), [State::Running, State::Waiting]);
     // Usage is by parts of a card: half of one, a quarter, three eighths.
     assert_eq!(daemon.report("a/whole").waiting.unwrap().holders.iter().map(|one| one.holds.gpu).sum::<f64>(), 0.625);
+    let used = daemon.request(|answer| Request::Usage { since: Timestamp(0), answer });
+    let mut parts: Vec<u64> = used.attempts.iter().map(|used| used.gpu * 1000 + used.gpu_part).collect();
+    parts.sort_unstable();
+    assert_eq!(parts, [250, 375, 500]);
     daemon.restart();
     daemon.cards(idle(1, daemon.now));
     assert_eq!(daemon.states(["a/two", "a/big", "a/whole"]), [State::Running, State::Running, State::Waiting]);
@@ -452,6 +488,11 @@ fn cards_that_there_are_none_of_are_refused_saying_what_there_is_once_that_is_kn
     }
     daemon.file("a/fits", &wants("gpu = 2, gpu_type = \"CARD\""));
     assert_eq!(daemon.state("a/fits"), State::Running);
+    // One that does not tell its name may be of any kind.
+    daemon.now += 10;
+    daemon.cards(Inventory { nameless: vec!["card 2 does not answer".to_owned()], ..idle(2, daemon.now) });
+    daemon.file("a/late", &wants("gpu = 1, gpu_type = \"A100\""));
+    assert_eq!(daemon.state("a/late"), State::Waiting);
 }
 
 #[test]
@@ -514,6 +555,32 @@ fn who_uses_more_than_its_share_is_told_once_and_stopped_if_it_goes_on_for_a_min
     assert_eq!(daemon.states(["a/stops", "a/alerts"]), [State::Stopping, State::Running]);
     let reason = daemon.report("a/stops").reason;
     assert!(reason.contains("main-0 used 25GiB of a GPU, more than its share of 20GiB"), "{reason}");
+}
+
+#[test]
+fn what_was_not_looked_at_for_long_is_not_held_against_a_share_and_a_card_that_does_not_answer_is_not_asked_for() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/job", &share(20, ""));
+    let look = |daemon: &mut Daemon, later: u64| {
+        assert!(daemon.later(later), "it is looked at while somebody has a share");
+        daemon.cards(used_by(daemon, &[("a/job", 25)]));
+        daemon.state("a/job")
+    };
+    for later in [10_000, 50_000, 30_001, 30_000] {
+        assert_eq!(look(&mut daemon, later), State::Running, "{later}");
+    }
+    daemon.now += 10;
+    daemon.cards(lost(1, &[0], daemon.now));
+    assert!(!daemon.later(20_000));
+    daemon.cards(idle(1, daemon.now));
+    // Nor does it wait for a clock that was set back.
+    daemon.now -= 60_000;
+    assert!(!daemon.later(1), "it is not asked for again and again");
+    for later in [2000, 30_000, 29_999] {
+        assert_eq!(look(&mut daemon, later), State::Running, "{later}");
+    }
+    assert_eq!(look(&mut daemon, 10_000), State::Stopping);
 }
 
 #[test]

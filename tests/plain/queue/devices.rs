@@ -39,6 +39,14 @@ fn cards_of_which_each_lacks_its_own_device_are_told_in_one_sentence() {
     let three = "; GPU 1 to 3: no-device: /dev/nvidia1, /dev/nvidia2 and /dev/nvidia3 are missing; \
                  `nvidia-modprobe -c 1 -c 2 -c 3` makes them";
     assert_eq!(told(&[1, 2, 3]), three);
+    // Of one that has failed as well that is said.
+    daemon.now += 10;
+    let mut seen = without(&[1, 2, 3], daemon.now);
+    seen.cards[1].signs.lost = Some("fell off".to_owned());
+    seen.cards[1].findings = health::judge(&seen.cards[1].signs, None);
+    daemon.cards(seen);
+    let reason = daemon.report("a/all").reason;
+    assert!(reason.contains("; GPU 1 lost: does not answer (fell off); ") && reason.ends_with(two), "{reason}");
 }
 
 #[test]
@@ -92,6 +100,37 @@ fn a_slice_that_cannot_be_reached_is_nobody_s_and_counts_for_nothing() {
     // The plan does not reckon with it either: who waits knows for whom.
     let reason = daemon.report("a/two").reason;
     assert!(reason.starts_with("waits for 1 MIG slice(s) 1g.10gb, held by a/one; free: "), "{reason}");
+}
+
+#[test]
+fn who_waits_is_told_of_such_cards_alone_as_it_could_have() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(3, 1000);
+    seen.cards[0] = cut_up(1000).cards.remove(0);
+    let fell = health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() };
+    seen.cards[1..].iter_mut().for_each(|card| card.findings = vec![fell.clone()]);
+    seen.cards[2].mig = true;
+    daemon.cards(seen);
+    ["a/has", "a/slice"]
+        .iter()
+        .for_each(|job| daemon.file(job, "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }"));
+    daemon.file("a/whole", &gpus(1));
+    let small = "cpu = 1, memory = \"100MB\"";
+    daemon.file(
+        "a/both",
+        &format!("roles.w.resources = {{ {small}, gpu = 1 }}\nroles.s.resources = {{ {small}, mig = \"1g.10gb\" }}"),
+    );
+    let [slice, whole, both] = ["a/slice", "a/whole", "a/both"].map(|job| {
+        let reason = daemon.report(job).reason;
+        let is_of_cards = |part: &&str| part.starts_with("GPU ") || part.starts_with("a slice ");
+        reason.split("; ").filter(is_of_cards).collect::<Vec<_>>().join("; ")
+    });
+    assert_eq!(
+        slice,
+        "a slice 1g.10gb of GPU 0 cannot be reached: its device is missing; GPU 2, cut up, xid-79: it fell"
+    );
+    assert_eq!(whole, "GPU 1 and 2: xid-79: it fell");
+    assert_eq!(both, format!("GPU 1 xid-79: it fell; {slice}"));
 }
 
 #[test]

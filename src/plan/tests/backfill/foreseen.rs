@@ -1,6 +1,7 @@
 //! When those that wait may start, against a plain look at each second; and that of a long queue all are told.
 
 use super::*;
+use crate::status::StopCause;
 
 /// Seconds that are looked at: all have ended by then that say when.
 const HORIZON: usize = 600;
@@ -309,12 +310,31 @@ fn no_start_is_foreseen_that_those_whose_start_is_not_known_may_put_off() {
 }
 
 #[test]
+fn what_is_being_stopped_is_foreseen_to_end_now_whatever_it_was_expected_to_take() {
+    let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
+    let waits = queue([run_of(1, (0, 50, 8, Some(1)))]);
+    let start = |wanted_stop: Option<StopCause>, kept_until: Option<u64>| {
+        let kept_until = kept_until.map(|second| Timestamp(second * 1000));
+        let running = Live { wanted_stop, kept_until, ..hopeful_live(100, ((1, 50, 7, Some(14)), true)) };
+        estimates(&snapshot(vec![running], &waits, &shares, &quotas), [1])
+    };
+    let stops = || Some(StopCause::Decided);
+    // What is kept of it holds what it has until then.
+    assert_eq!(
+        [start(None, None), start(stops(), None), start(stops(), Some(100))],
+        [[Some(15)], [Some(5)], [Some(100)]]
+    );
+}
+
+#[test]
 fn behind_one_whose_start_is_not_known_a_start_is_told_only_if_it_is_sure() {
     let (shares, quotas) = (Shares::new(Duration::from_secs(3600)), Quotas::new());
     // All of the memory is never free; beside what the first keeps, six cores are, when the seven of one have ended.
     let (place, mut first) = run_of(1, (0, 50, 1, Some(1)));
     first.amount.memory = 1 << 40;
-    let waits = queue([(place, first), run_of(2, (0, 50, 6, Some(1)))]);
+    let (behind, mut second) = run_of(2, (0, 50, 6, Some(1)));
+    second.amount.memory = 0;
+    let waits = queue([(place, first), (behind, second)]);
     let beside = |hopes: bool| {
         let running = vec![hopeful_live(100, ((1, 50, 7, Some(14)), hopes)), live_of(101, (1, 50, 1, None))];
         estimates(&snapshot(running, &waits, &shares, &quotas), [1, 2])
