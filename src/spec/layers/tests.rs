@@ -716,4 +716,6 @@ fn what_has_no_key_is_neither_a_job_nor_a_template() {
         assert!(found[0].starts_with("t.template.toml: has no key"), "{found:?}");
         assert!(stack(nothing, &["command = 'x'"], None).expand().spec.is_some());
     }
+    // Also where a comment has letters that TOML takes nowhere.
+    assert!(problems("# x\0", &[], None)[0].starts_with("j.toml: has no key"));
 }
