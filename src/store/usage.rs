@@ -74,6 +74,7 @@ mod tests {
             gpu: 2,
             gpu_part: 500,
             price: None,
+            price_is_part: false,
         };
         let days = by_day(&used);
         let told: Vec<_> = days
