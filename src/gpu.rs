@@ -12,6 +12,7 @@ pub mod elf;
 pub mod health;
 mod library;
 mod measuring;
+mod names;
 pub mod nodes;
 mod nvml;
 pub mod placement;
@@ -258,6 +259,8 @@ pub struct Process {
     pub pid: u32,
     /// Absent if it has ended since.
     pub uid: Option<u32>,
+    /// Of one that is of no task; absent also while it is asked for.
+    pub user: Option<String>,
     /// The name of its program.
     pub program: Option<String>,
     /// Bytes on the card; not known to every driver.

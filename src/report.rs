@@ -135,7 +135,7 @@ pub struct WaitReport {
     pub free: AmountReport,
     /// Who holds what it needs and is not free: jobs of the own workspace by name, those of others together.
     pub holders: Vec<HolderReport>,
-    /// Who uses cards that it could have and is no job of Trainyard.
+    /// Who uses cards of the machine and is no job of Trainyard: whole ones or slices, as it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub strangers: Vec<StrangerReport>,
     /// When it should start, by what jobs say of how long they take; absent where they do not.

@@ -384,6 +384,7 @@ mod tests {
             let process = Process {
                 pid: 7,
                 uid: Some(4_000_001),
+                user: None,
                 program,
                 memory: Some(5),
                 slice: None,

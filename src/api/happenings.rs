@@ -89,8 +89,8 @@ fn break_off(flow: Flow, after: u64, refusal: &Refusal) {
 }
 
 impl Wanted {
-    /// Whether what is asked for by name was the caller's to see and is not any more: no event would ever say so. Their own jobs
-    /// they see wherever these are.
+    /// Whether what is asked for by name was the caller's to see and is not any more: no event would ever say so. A job of
+    /// their own that they have named they go on to see.
     async fn is_lost(&mut self, context: &Context, caller: &Caller, seen_by: &Caller) -> bool {
         let Some((workspace, beside)) = self.workspace.as_ref().zip(seen_by.beside.as_ref()) else { return false };
         let is_entered = beside.enters.iter().any(|name| name.as_str() == workspace);

@@ -182,7 +182,7 @@ fn cure(kept: Option<Kept<'_>>) -> String {
         let file = file.display();
         (
             format!(" -i {uuid}"),
-            format!(", take the entry \"{uuid}\" out of {file} (all others there are of other cards)"),
+            format!(", put {{}} in the place of what stands behind \"{uuid}\" in {file} (all else there is of other cards)"),
         )
     });
     format!(

@@ -19,6 +19,7 @@ use nvml_wrapper::{Device, EventSet, Nvml};
 
 use super::library::NAME;
 use super::measuring;
+use super::names::Names;
 use super::{
     Driver, Ecc, Facts, Link, Process, Recovery, Remapped, Retired, Sample, Signs, Slice, Slowed, Topology, Usage,
 };
@@ -284,6 +285,7 @@ pub(super) struct Users<'a> {
     pub(super) tasks_group: Option<&'a str>,
     /// Programs that keep nobody from a card.
     pub(super) ignored: &'a [String],
+    pub(super) names: &'a Names,
 }
 
 pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], users: Users<'_>) -> Usage {
@@ -295,7 +297,10 @@ pub(super) fn usage(device: &Device<'_>, slices: &[(Slice, Device<'_>)], users: 
         power_limit: device.enforced_power_limit().ok(),
         processes: processes_of_all(device, slices).map(|found| {
             let mut found = with_tasks(found, users.tasks_group);
-            found.iter_mut().for_each(|one| one.is_ignored = one.task.is_none() && runs_one_of(one.pid, users.ignored));
+            for one in found.iter_mut().filter(|one| one.task.is_none()) {
+                one.is_ignored = runs_one_of(one.pid, users.ignored);
+                one.user = one.uid.filter(|_| !one.is_ignored).and_then(|uid| users.names.of(uid));
+            }
             found
         }),
     }
@@ -353,6 +358,7 @@ pub(super) fn processes(device: &Device<'_>, slice: Option<&GpuUuid>) -> Option<
         found.push(Process {
             pid: info.pid,
             uid,
+            user: None,
             program,
             memory,
             slice: slice.cloned(),

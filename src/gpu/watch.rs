@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
 
+use super::names::Names;
 use super::nodes::{Keeper, PLACES, Places};
 use super::nvml::{self, Heard, Placed, Users};
 use super::xids::Xids;
@@ -132,6 +133,7 @@ impl Gpus {
         let nodes = Keeper::new(settings.maker.clone());
         let watcher = Watcher {
             nodes,
+            names: Names::default(),
             settings,
             inbox,
             words: words.clone(),
@@ -203,6 +205,7 @@ struct Watcher {
     news: Sender<News>,
     xids: Xids,
     nodes: Keeper,
+    names: Names,
     opened: Option<Opened>,
     /// As the kernel had it when NVML was initialised last.
     listing: BTreeSet<OsString>,
@@ -380,7 +383,8 @@ impl Watcher {
         }
         let away = &mut self.away;
         let settings = &self.settings;
-        let users = Users { tasks_group: settings.tasks_group.as_deref(), ignored: &settings.ignore };
+        let users =
+            Users { tasks_group: settings.tasks_group.as_deref(), ignored: &settings.ignore, names: &self.names };
         let usage = with_usage.then_some(users);
         let read = |card: &Placed| read_card(&opened.nvml, card, usage, now, away);
         Inventory {

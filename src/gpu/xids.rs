@@ -64,7 +64,7 @@ impl Xids {
 
     fn keep(&self) {
         let Some(file) = &self.file else { return };
-        // People take entries out.
+        // People change entries.
         let text = serde_json::to_vec_pretty(&self.kept).unwrap_or_default();
         // Until the next one is heard it is known to this daemon alone.
         if let Err(error) = write_whole(file, &text, 0o644, Durability::Process) {
@@ -85,9 +85,11 @@ fn read(file: &Path) -> Kept {
     };
     serde_json::from_slice(&text).unwrap_or_else(|error| {
         let aside = file.with_extension("json.damaged");
-        let moved = std::fs::rename(file, &aside);
-        let aside = if moved.is_ok() { aside.display().to_string() } else { "nowhere".to_owned() };
-        tracing::warn!(path = %file.display(), %aside, %error, "the file of errors of cards is damaged and put aside: cards that have failed may be used");
+        tracing::warn!(path = %file.display(), %error, "the file of errors of cards is damaged: cards that have failed may be used");
+        match std::fs::rename(file, &aside) {
+            Ok(()) => tracing::warn!(path = %aside.display(), "what it held is put aside"),
+            Err(error) => tracing::warn!(path = %aside.display(), %error, "what it held cannot be put aside, and will be written over"),
+        }
         Kept::default()
     })
 }
@@ -95,6 +97,24 @@ fn read(file: &Path) -> Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_card_is_taken_out_as_people_are_told_to_and_the_others_stay() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("xids.json");
+        let uuids: [GpuUuid; 3] = ["GPU-1", "GPU-2", "GPU-3"].map(|uuid| uuid.parse().unwrap());
+        let mut xids = Xids::open(Some(&file));
+        uuids.iter().for_each(|uuid| xids.heard(uuid, 79, Timestamp(1)));
+        for (at, uuid) in uuids.iter().enumerate() {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let begin = text.find(&format!("\"{uuid}\": ")).unwrap() + uuid.to_string().len() + 4;
+            let end = begin + text[begin..].find('}').unwrap() + 1;
+            std::fs::write(&file, format!("{}{{}}{}", &text[..begin], &text[end..])).unwrap();
+            let xids = Xids::open(Some(&file));
+            let known: Vec<_> = uuids.iter().map(|uuid| xids.of(uuid).len()).collect();
+            assert_eq!(known, (0..3).map(|other| usize::from(other > at)).collect::<Vec<_>>(), "{uuid}");
+        }
+    }
 
     #[test]
     fn a_damaged_file_is_put_aside_and_the_next_one_goes_on_without_it() {

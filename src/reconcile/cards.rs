@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::world::Job;
-use super::{Caller, Reconciler, Work};
+use super::{Reconciler, Work};
 use crate::gpu::deck::{CARD, Part, Piece, Sizes, Wish};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::nodes::Missing;
@@ -37,8 +37,6 @@ const FRESH_MS: u64 = 5000;
 pub(super) struct Cards {
     seen: Arc<Inventory>,
     users: BTreeMap<GpuUuid, Users>,
-    /// Names of those whose processes are there.
-    names: BTreeMap<u32, String>,
     /// When somebody gave it back.
     given_back: BTreeMap<GpuUuid, Timestamp>,
     /// They are being looked at.
@@ -121,7 +119,8 @@ impl Sought {
     fn concerns(self, card: &Card, why: OutOfUse<'_>) -> bool {
         match self {
             Self::Cards => true,
-            Self::Slices => false,
+            // Of one that does not answer nobody knows whether it was cut up.
+            Self::Slices => card.signs.lost.is_some(),
             Self::Both => !card.is_cut_up() || matches!(why, OutOfUse::CutUp),
         }
     }
@@ -200,7 +199,7 @@ impl Cards {
                 None => "is being looked at".to_owned(),
             },
             OutOfUse::Unsaid { .. } => "the driver does not say what runs on it".to_owned(),
-            OutOfUse::Used { by, .. } => used_by(by, self.user(by)),
+            OutOfUse::Used { by, .. } => used_by(by),
         }
     }
 
@@ -231,18 +230,6 @@ impl Cards {
                 self.users.insert(uuid.clone(), Users { at, until, since, processes: usage.processes.clone() });
             }
         }
-    }
-
-    fn see_names(&mut self) {
-        let processes = self.users.values().filter_map(|users| users.processes.as_ref()).flatten();
-        let uids: BTreeSet<u32> = processes.filter(|it| !it.is_ignored).filter_map(|process| process.uid).collect();
-        self.names.retain(|uid, _| uids.contains(uid));
-        uids.into_iter().for_each(|uid| _ = self.names.entry(uid).or_insert_with(|| Caller::of(uid).name));
-    }
-
-    /// Whose a process is.
-    fn user(&self, process: &Process) -> Option<&str> {
-        self.names.get(&process.uid?).map(String::as_str)
     }
 
     /// Where the clock was set back, what lies ahead was just now: it locks nothing until then.
@@ -302,7 +289,8 @@ fn on_bus(card: &Card) -> String {
 }
 
 /// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
-fn used_by(process: &Process, user: Option<&str>) -> String {
+fn used_by(process: &Process) -> String {
+    let user = process.user.clone().or_else(|| process.uid.map(|uid| format!("user {uid}")));
     let user = user.map_or(String::new(), |user| format!(" of {user}"));
     let memory = process.memory.map_or(String::new(), |bytes| format!(", {} MiB", bytes >> 20));
     format!("is used by process {}{user}{memory}", process.pid)
@@ -321,7 +309,6 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         self.cards.see_users(&seen);
-        self.cards.see_names();
         self.cards.seen = seen;
         self.tell_holders();
         self.reckon_shares_anew();
@@ -657,7 +644,7 @@ impl<S: Store> Reconciler<S> {
             slice: slice.map(str::to_owned),
             pid: by.pid,
             uid: by.uid,
-            user: self.cards.user(by).map(str::to_owned),
+            user: by.user.clone(),
             memory: by.memory,
         };
         let whole = self.unleased().filter_map(|(place, card, why)| match why? {

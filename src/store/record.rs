@@ -75,6 +75,12 @@ impl SourceRecord {
             _ => self.meaning != run.meaning,
         }
     }
+
+    /// Whether somebody has changed the file, or its template: a newer program may only warn of more, or know more of a price.
+    pub fn is_edit_of(&self, before: &Self) -> bool {
+        let said = |of: &Self| (of.owner, of.template.as_ref().map(|template| template.own.clone()));
+        self.text != before.text || self.meaning != before.meaning || said(self) != said(before)
+    }
 }
 
 /// Which job of a sweep it is.

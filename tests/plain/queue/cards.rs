@@ -410,6 +410,7 @@ fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
         Process {
             pid: 7,
             uid: Some(1000),
+            user: None,
             program: None,
             memory: Some(memory << 30),
             slice: None,
@@ -445,7 +446,7 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
     let stranger =
-        Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: false };
+        Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored: false };
     strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
     daemon.cards(strange);
     let reason = daemon.report("a/big").reason;
@@ -716,7 +717,7 @@ fn how_long_a_card_is_used_by_others_counts_from_when_somebody_came_who_is_not_t
     let used = |is_ignored: bool, at: u64| {
         let mut seen = idle(1, at);
         let process =
-            Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored };
+            Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };
@@ -740,7 +741,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
     daemon.file("a/one", wants);
     daemon.now += 10;
     let process =
-        Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored: true };
+        Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored: true };
     let mut seen = idle(1, daemon.now);
     seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
     daemon.cards(seen);
@@ -767,7 +768,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
     let used = |at: u64, is_ignored: bool| {
         let mut seen = idle(1, at);
         let process =
-            Process { pid: 9, uid: Some(0), program: None, memory: None, slice: None, task: None, is_ignored };
+            Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };

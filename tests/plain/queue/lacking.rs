@@ -93,19 +93,19 @@ fn a_process_of_somebody_else_is_told_by_the_name_of_its_user_also_to_programs()
     let mut daemon = Daemon::new(Quotas::new());
     let mut seen = idle(1, 1000);
     let memory = Some(512 << 20);
-    let process = Process { pid: 9, uid: Some(1), program: None, memory, slice: None, task: None, is_ignored: false };
+    let process = Process { pid: 9, uid: Some(7), user: Some("ann".into()), program: None, memory, slice: None, task: None, is_ignored: false };
     seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
     daemon.cards(seen);
     daemon.file("a/waits", &gpus(1));
     let report = daemon.report("a/waits");
-    assert!(report.reason.ends_with("; GPU 0 is used by process 9 of daemon, 512 MiB"), "{}", report.reason);
+    assert!(report.reason.ends_with("; GPU 0 is used by process 9 of ann, 512 MiB"), "{}", report.reason);
     let waiting = report.waiting.unwrap();
     let told: Vec<_> = waiting
         .strangers
         .iter()
         .map(|one| (one.gpu.as_str(), one.pid, one.uid, one.user.as_deref(), one.memory))
         .collect();
-    assert_eq!(told, [("GPU 0", 9, Some(1), Some("daemon"), memory)]);
+    assert_eq!(told, [("GPU 0", 9, Some(7), Some("ann"), memory)]);
     // Who waits for no card is told of none.
     daemon.file("a/cores", &cores(8, ""));
     daemon.file("a/more", &cores(8, ""));
