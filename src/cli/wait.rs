@@ -123,7 +123,9 @@ async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyho
         }
         match client.logs(key, &query, |_| true).await {
             // They are not for everybody who may know how it is.
-            Err(ClientError::Refused { status: 403, .. } | ClientError::Revoked(_)) => until_an_end(client, key, &mut seen).await?,
+            Err(ClientError::Refused { status: 403, .. } | ClientError::Revoked(_)) => {
+                until_an_end(client, key, &mut seen).await?
+            }
             followed => followed?,
         }
     };

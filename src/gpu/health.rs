@@ -182,7 +182,9 @@ fn cure(kept: Option<Kept<'_>>) -> String {
         let file = file.display();
         (
             format!(" -i {uuid}"),
-            format!(", put {{}} in the place of what stands behind \"{uuid}\" in {file} (all else there is of other cards)"),
+            format!(
+                ", put {{}} in the place of what stands behind \"{uuid}\" in {file} (all else there is of other cards)"
+            ),
         )
     });
     format!(
@@ -307,7 +309,7 @@ mod tests {
         let said: Vec<String> = judge(&signs, Some(kept)).into_iter().map(|finding| finding.says).collect();
         let wanted = [
             "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
-             with `nvidia-smi --gpu-reset -i GPU-7`, take the entry \"GPU-7\" out of /srv/x/run/trainyard/xids.json (all others \
+             with `nvidia-smi --gpu-reset -i GPU-7`, put {} in the place of what stands behind \"GPU-7\" in /srv/x/run/trainyard/xids.json (all else \
              there are of other cards) and start the daemon",
             "its clocks are lowered for heat (91 °C)",
             "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z); nothing is to be done: this is \

@@ -41,7 +41,8 @@ impl<S: Store> Reconciler<S> {
         if job.record.source.is_none() {
             job.record.rerun_number = spec.rerun;
         }
-        let was_edited = job.open_run().is_some() && job.record.source.as_ref().is_some_and(|before| source.is_edit_of(before));
+        let was_edited =
+            job.open_run().is_some() && job.record.source.as_ref().is_some_and(|before| source.is_edit_of(before));
         let known = job.record.source.as_ref().map(|before| before.warnings.as_slice()).unwrap_or_default();
         let news: Vec<String> =
             source.warnings.iter().filter(|told| !known.contains(told)).map(ToString::to_string).collect();

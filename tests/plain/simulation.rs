@@ -210,8 +210,16 @@ impl Cards {
         let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
         let signs = Signs { lost, ..Signs::default() };
         let in_use = self.strange.contains_key(&uuid) || self.left.contains_key(&uuid);
-        let process =
-            Process { pid: 1, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored: false };
+        let process = Process {
+            pid: 1,
+            uid: Some(0),
+            user: None,
+            program: None,
+            memory: None,
+            slice: None,
+            task: None,
+            is_ignored: false,
+        };
         let own = self.held.iter().filter(|(_, _, lease)| lease.uuid == uuid).map(|(_, task, _)| Process {
             task: Some(*task),
             memory: Some(if self.greedy { MEMORY } else { 1 << 30 }),

@@ -445,8 +445,16 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     let seen = used_by(&daemon, &[("a/two", 3)]);
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
-    let stranger =
-        Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored: false };
+    let stranger = Process {
+        pid: 9,
+        uid: Some(0),
+        user: None,
+        program: None,
+        memory: None,
+        slice: None,
+        task: None,
+        is_ignored: false,
+    };
     strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
     daemon.cards(strange);
     let reason = daemon.report("a/big").reason;
@@ -716,8 +724,16 @@ fn how_long_a_card_is_used_by_others_counts_from_when_somebody_came_who_is_not_t
     let mut daemon = Daemon::new(Quotas::new());
     let used = |is_ignored: bool, at: u64| {
         let mut seen = idle(1, at);
-        let process =
-            Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored };
+        let process = Process {
+            pid: 9,
+            uid: Some(0),
+            user: None,
+            program: None,
+            memory: None,
+            slice: None,
+            task: None,
+            is_ignored,
+        };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };
@@ -740,8 +756,16 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
     daemon.cards(idle(1, 1000));
     daemon.file("a/one", wants);
     daemon.now += 10;
-    let process =
-        Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored: true };
+    let process = Process {
+        pid: 9,
+        uid: Some(0),
+        user: None,
+        program: None,
+        memory: None,
+        slice: None,
+        task: None,
+        is_ignored: true,
+    };
     let mut seen = idle(1, daemon.now);
     seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
     daemon.cards(seen);
@@ -767,8 +791,16 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
     let mut daemon = Daemon::new(Quotas::new());
     let used = |at: u64, is_ignored: bool| {
         let mut seen = idle(1, at);
-        let process =
-            Process { pid: 9, uid: Some(0), user: None, program: None, memory: None, slice: None, task: None, is_ignored };
+        let process = Process {
+            pid: 9,
+            uid: Some(0),
+            user: None,
+            program: None,
+            memory: None,
+            slice: None,
+            task: None,
+            is_ignored,
+        };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };
