@@ -33,6 +33,7 @@ mod lacking;
 mod lost;
 mod owners;
 mod parts;
+mod shares;
 mod slices;
 mod swept;
 mod waiting;

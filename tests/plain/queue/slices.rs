@@ -1,6 +1,6 @@
 //! Slices that go while jobs have them.
 
-use super::cards::idle;
+use super::cards::{idle, lost};
 use super::*;
 
 /// A card that is cut up into these slices.
@@ -77,4 +77,21 @@ impl Daemon {
         let runs = self.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         runs.last().unwrap().attempts.last().unwrap().tasks[0].gpus[0].device().clone()
     }
+}
+
+#[test]
+fn who_waits_for_slices_is_told_of_a_card_that_does_not_answer() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(seen(1000));
+    daemon.file("a/first", &mig("1g.10gb", 4));
+    daemon.file("a/second", &mig("1g.10gb", 4));
+    daemon.now += 10;
+    // Of such a card the driver tells neither whether it is cut up nor what of.
+    let mut gone = seen(daemon.now);
+    let silent = lost(1, &[0], daemon.now).cards.remove(0);
+    let uuid = std::mem::replace(&mut gone.cards[0], silent).facts.uuid;
+    gone.cards[0].facts.uuid = uuid;
+    daemon.cards(gone);
+    let reason = daemon.report("a/second").reason;
+    assert!(reason.contains("GPU 0 lost: does not answer (fell off)"), "{reason}");
 }
