@@ -104,7 +104,7 @@ fn held(gpu: &GpuView) -> Vec<String> {
         format!("{} {}{holder}", escape(&slice.profile), slice.uuid)
     };
     vec![
-        gpu.leased_by.as_deref().map(escape).unwrap_or_default().to_string(),
+        gpu.leased_by.as_deref().map(escape).unwrap_or_default(),
         gpu.shares.iter().map(share).collect::<Vec<_>>().join("; "),
         gpu.slices.iter().map(slice).collect::<Vec<_>>().join("; "),
     ]

@@ -428,14 +428,14 @@ impl<S: Store> Reconciler<S> {
 
     /// The same of a card of an attempt, or of a slice.
     pub(super) fn name_in(&self, attempt: &AttemptRecord, uuid: &GpuUuid) -> String {
-        let leases = attempt.tasks.iter().flat_map(|task| &task.gpus);
-        let slice = leases.filter_map(|lease| match &lease.part {
+        let mut leases = attempt.tasks.iter().flat_map(|task| &task.gpus);
+        let slice = leases.find_map(|lease| match &lease.part {
             Some(GpuPartLease::Slice { uuid: own, profile, .. }) if own == uuid => {
                 Some(format!("slice {profile} of {}", self.name_of(&lease.uuid)))
             }
             _ => None,
         });
-        slice.into_iter().next().unwrap_or_else(|| self.name_of(uuid))
+        slice.unwrap_or_else(|| self.name_of(uuid))
     }
 
     fn live_attempt(&self, key: &JobKey) -> Option<&AttemptRecord> {
