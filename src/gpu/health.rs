@@ -310,7 +310,7 @@ mod tests {
         let wanted = [
             "fell off the bus (XID 79, 2023-11-14T22:13:20.000Z); reboot the machine, or stop the daemon, reset the card \
              with `nvidia-smi --gpu-reset -i GPU-7`, put {} in the place of what stands behind \"GPU-7\" in /srv/x/run/trainyard/xids.json (all else \
-             there are of other cards) and start the daemon",
+             there is of other cards) and start the daemon",
             "its clocks are lowered for heat (91 °C)",
             "MMU error, mostly an illegal address in a program (XID 31, 2023-11-14T22:13:20.000Z); nothing is to be done: this is \
              told for a day",
