@@ -213,7 +213,7 @@ impl Cards {
         let process = Process {
             pid: 1,
             uid: Some(0),
-            user: None,
+            user: Some("root".into()),
             program: None,
             memory: None,
             slice: None,

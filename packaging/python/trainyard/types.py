@@ -79,10 +79,27 @@ class HolderReport(TypedDict):
     workspace: str
 
 
+# A process that keeps a card from jobs.
+class StrangerReport(TypedDict):
+    #: As `trainyard gpu` calls it.
+    gpu: str
+    #: Bytes on the card; not known to every driver.
+    memory: Optional[int]
+    pid: int
+    #: The profile of the slice that it uses.
+    slice: Optional[str]
+    #: Absent if it has ended since.
+    uid: Optional[int]
+    user: Optional[str]
+    uuid: str
+
+
 class _WaitReport(TypedDict, total=False):
     #: Of one far behind, instead: when it should start if none of those before it goes first in a gap, which as a rule is later
     #: than it will be.
     starts_about: Optional[str]
+    #: Who uses cards of the machine and is no job of Trainyard: whole ones or slices, as it waits for.
+    strangers: List[StrangerReport]
 
 
 # What is known of a run that waits in the queue.
@@ -333,7 +350,7 @@ class SliceView(TypedDict):
     #: Bytes; absent where it does not tell.
     memory: Optional[int]
     profile: str
-    #: Why nobody is given it: its devices are not there.
+    #: Why nobody is given it: its devices are not there, or it is itself no longer there and somebody still has it.
     unreachable: Optional[str]
     uuid: str
 
@@ -407,7 +424,7 @@ class UsageView(TypedDict):
     name: str
     #: By the specs of the jobs, in whatever the administrator reckons in; none where no attempt has a price.
     price: Optional[float]
-    #: Attempts that have none.
+    #: Attempts that have none, or tasks without one.
     unpriced: int
 
 

@@ -534,7 +534,7 @@ fn how_long_a_card_is_used_by_others_counts_from_when_somebody_came_who_is_not_t
         let process = Process {
             pid: 9,
             uid: Some(0),
-            user: None,
+            user: Some("root".into()),
             program: None,
             memory: None,
             slice: None,
@@ -566,7 +566,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
     let process = Process {
         pid: 9,
         uid: Some(0),
-        user: None,
+        user: Some("root".into()),
         program: None,
         memory: None,
         slice: None,
@@ -601,7 +601,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
         let process = Process {
             pid: 9,
             uid: Some(0),
-            user: None,
+            user: Some("root".into()),
             program: None,
             memory: None,
             slice: None,

@@ -142,7 +142,7 @@ fn of_a_card_that_is_cut_up_a_stranger_has_its_slice_and_one_that_is_to_be_ignor
         let process = |number: u32, is_ignored: bool| Process {
             pid: 9 + number,
             uid: Some(0),
-            user: None,
+            user: Some("root".into()),
             program: None,
             memory: None,
             slice: Some(format!("MIG-{number}").parse().unwrap()),

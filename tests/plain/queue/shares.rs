@@ -50,7 +50,7 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     let stranger = Process {
         pid: 9,
         uid: Some(0),
-        user: None,
+        user: Some("root".into()),
         program: None,
         memory: None,
         slice: None,
