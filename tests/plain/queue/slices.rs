@@ -83,6 +83,8 @@ impl Daemon {
 fn who_waits_for_slices_is_told_of_a_card_that_does_not_answer() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.cards(seen(1000));
+    daemon.file("a/cores", &cores(8, ""));
+    daemon.file("a/waits", &mig("1g.10gb", 4));
     daemon.now += 10;
     // Of such a card the driver tells neither whether it is cut up nor what of.
     let mut gone = seen(daemon.now);
@@ -90,7 +92,6 @@ fn who_waits_for_slices_is_told_of_a_card_that_does_not_answer() {
     let uuid = std::mem::replace(&mut gone.cards[0], silent).facts.uuid;
     gone.cards[0].facts.uuid = uuid;
     daemon.cards(gone);
-    daemon.file("a/waits", &mig("1g.10gb", 4));
     let reason = daemon.report("a/waits").reason;
     assert!(reason.contains("GPU 0 lost: does not answer (fell off)"), "{reason}");
 }
