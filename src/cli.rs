@@ -53,6 +53,7 @@ use clap::{CommandFactory, Parser};
 
 use crate::api::client::{Client, ClientError};
 use crate::config::Paths;
+use crate::ids::JobKey;
 pub use verbs::{Cli, ContractVerb, Verb};
 
 /// Exit codes of the command line; documented in the README.
@@ -207,6 +208,11 @@ struct NotFound(String);
 #[error("{0}")]
 struct WrongArgument(String);
 
+/// What was typed as a job: `JOB`, or `WORKSPACE/JOB`.
+fn job_key(text: &str) -> Result<JobKey, WrongArgument> {
+    text.parse().map_err(|error| WrongArgument(format!("{text:?} cannot be a job: {error}")))
+}
+
 /// What the daemon refuses is told in its words; the code says which kind it was.
 fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
     if error.downcast_ref::<NotFound>().is_some() {
@@ -220,6 +226,7 @@ fn explain_failure(error: anyhow::Error) -> anyhow::Result<Exit> {
     let code = match error.downcast_ref::<ClientError>() {
         Some(ClientError::NotRunning { .. }) => Exit::Unreachable,
         Some(ClientError::Refused { status: 404, .. }) => Exit::NotFound,
+        Some(ClientError::Refused { status: 400, .. }) => Exit::WrongArgument,
         Some(ClientError::Refused { .. } | ClientError::Revoked(_)) => Exit::Failure,
         _ => return Err(error),
     };

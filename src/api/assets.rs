@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::awaited::Awaited;
 use super::error::ApiError;
 use super::files::as_caller;
-use super::sight;
+use super::rights;
 use crate::assets::models::{Model, ModelError, newest_of};
 use crate::assets::removal::Remover;
 use crate::assets::{ASIDE_MODELS, DRAFT, LATEST, OWN, SHARED, Shelf};
@@ -113,7 +113,7 @@ pub(super) fn remove_model(
     let run = run.parse().map_err(|_| ApiError::Bad(format!("{run:?} is no number of a run")))?;
     let model = Model { workspace: key.workspace.clone(), job: key.job.clone(), run };
     let may_be_named =
-        |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
+        |job: &JobKey| caller.uid == 0 || rights::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
     let cannot = |error: io::Error| ApiError::Failed(format!("cannot look into the workspaces: {error}"));
     let awaited_by = awaiting(&shelf, awaited, &model).map_err(cannot)?;
     let by = Remover { uid: caller.uid, may_be_named: &may_be_named, awaited_by: &awaited_by };
@@ -155,8 +155,8 @@ fn awaiting<'a>(
 }
 
 fn entered(paths: &Paths, caller: &Caller, workspace: &str) -> Result<Shelf, ApiError> {
-    let name: WorkspaceName = workspace.parse().map_err(|_| sight::closed(workspace))?;
-    sight::enter(paths, caller, &name)?;
+    let name: WorkspaceName = workspace.parse().map_err(|_| rights::closed(workspace))?;
+    rights::enter(paths, caller, &name)?;
     let cannot = |error: io::Error| ApiError::Failed(format!("cannot open the workspaces: {error}"));
     Shelf::open(&paths.workspaces()).map_err(cannot)
 }

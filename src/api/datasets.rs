@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::awaited::Awaited;
 use super::error::ApiError;
-use super::sight;
+use super::rights;
 use crate::assets::removal::{self, RemoveError, Remover};
 use crate::assets::{ASIDE_DATA, LATEST, MissingError, Part, Place, SHARED, Shelf, manifest_of};
 use crate::config::Paths;
@@ -47,11 +47,11 @@ pub(super) fn remove(
         return Err(ApiError::Forbidden(format!("this token does not reach workspace {home}")));
     }
     if !SHARED.contains(&home) {
-        let workspace = home.parse().map_err(|_| sight::closed(home))?;
-        sight::enter(paths, caller, &workspace)?;
+        let workspace = home.parse().map_err(|_| rights::closed(home))?;
+        rights::enter(paths, caller, &workspace)?;
     }
     let may_be_named =
-        |job: &JobKey| caller.uid == 0 || super::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
+        |job: &JobKey| caller.uid == 0 || rights::may_submit(&paths.jobs_d(), job.workspace.as_str(), caller.uid);
     let awaited_by = awaiting(&shelf, awaited, (home, name, version)).map_err(cannot)?;
     let by = Remover { uid: caller.uid, may_be_named: &may_be_named, awaited_by: &awaited_by };
     let removed = removal::remove(&shelf, home, name, version, &by);

@@ -11,9 +11,8 @@ use std::time::Duration;
 use hyper::body::Bytes;
 
 use super::error::ApiError;
-use super::may_submit;
+use super::rights::{enter, may_enter, may_submit};
 use super::server::{Context, ask, blocking};
-use super::sight::{enter, may_enter};
 use crate::config::Paths;
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
@@ -30,7 +29,8 @@ pub(super) fn as_caller<T: Send>(caller: &Caller, work: impl FnOnce() -> T + Sen
     if caller.uid == 0 {
         return Ok(work());
     }
-    let done = with_file_rights(caller.uid, primary_group_of(caller.uid), &groups_of(caller.uid), work);
+    let groups = groups_of(caller.uid);
+    let done = groups.and_then(|groups| with_file_rights(caller.uid, primary_group_of(caller.uid), &groups, work));
     done.map_err(|error| ApiError::Failed(format!("cannot take the rights of {}: {error}", caller.name)))
 }
 
@@ -224,7 +224,8 @@ fn no_file(key: &JobKey) -> ApiError {
 /// As [`told`]; who may enter the workspace is told as well whose the file is.
 fn refused(paths: &Paths, caller: &Caller, key: &JobKey, what: (&Path, &str, &io::Error)) -> ApiError {
     let (file, verb, error) = what;
-    let is_denied = error.kind() == io::ErrorKind::PermissionDenied && may_enter(paths, &key.workspace, caller);
+    let is_denied =
+        error.kind() == io::ErrorKind::PermissionDenied && may_enter(paths, &key.workspace, caller).unwrap_or(false);
     match fs::symlink_metadata(file).ok().filter(|found| is_denied && found.uid() != caller.uid) {
         Some(found) => {
             let (owner, file) = (owner_of(found.uid()), file.display());

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::flow::Flow;
-use super::may_submit;
+use super::rights::may_submit;
 use super::server::{Body, blocking};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
 use crate::ids::{Timestamp, WorkspaceName};

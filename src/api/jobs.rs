@@ -252,7 +252,7 @@ pub(super) async fn would_remove(
     if with_file {
         // Refuses one of a sweep, whose file is not its own.
         is_over(context, &caller, &key).await?;
-        let may_write = super::may_submit(&context.paths.jobs_d(), key.workspace.as_str(), caller.uid);
+        let may_write = super::rights::may_submit(&context.paths.jobs_d(), key.workspace.as_str(), caller.uid);
         if caller.uid != 0 && !may_write {
             return Err(ApiError::Forbidden(format!(
                 "you may not remove files from the directory of workspace {}",

@@ -18,7 +18,7 @@ use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
 use super::{
-    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, secrets, sight,
+    assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, rights, secrets,
     state, storage, templates, usage,
 };
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
@@ -275,7 +275,7 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             let made = blocking(move || {
                 // What is no name is told when the token is made.
                 let named = wanted.workspaces.iter().flatten().filter_map(|name| name.parse().ok());
-                named.into_iter().try_for_each(|name| sight::enter(&paths, &caller, &name))?;
+                named.into_iter().try_for_each(|name| rights::enter(&paths, &caller, &name))?;
                 tokens.create(&wanted, uid, &caller)
             });
             Ok(json(StatusCode::CREATED, &made.await?))

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::check_there;
 use super::error::ApiError;
+use super::rights::check_there;
 use crate::config::Paths;
 use crate::ids::{AssetName, WorkspaceName};
 use crate::reconcile::Caller;

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::error::ApiError;
-use super::server::{Context, ask};
-use super::sight::{closed, may_enter};
+use super::rights::{closed, may, may_enter};
+use super::server::{Context, ask, blocking};
 use crate::ids::{HomeName, JobKey};
 use crate::reconcile::{Caller, Request};
 use crate::status::State;
@@ -85,16 +85,20 @@ pub(super) async fn list(context: &Context, caller: &Caller) -> Result<Vec<Works
     context.storage.ask(sender);
     let storage = receiver.await.map_err(|_| ApiError::Ending)?;
     let jobs = jobs(context).await?;
-    let is_seen = |storage: &StorageView| match storage.workspace.workspace() {
-        Some(workspace) => may_enter(&context.paths, &workspace, caller),
-        None => storage.quota.is_some() && caller.reaches(storage.workspace.as_str()),
-    };
-    let seen = storage.into_iter().filter(is_seen);
+    let (paths, caller) = (context.paths.clone(), caller.clone());
+    let seen = blocking(move || {
+        let is_seen = |storage: &StorageView| match storage.workspace.workspace() {
+            Some(workspace) => may_enter(&paths, &workspace, &caller),
+            None => Ok(storage.quota.is_some() && caller.reaches(storage.workspace.as_str())),
+        };
+        let seen = storage.into_iter().map(|storage| Ok(is_seen(&storage)?.then_some(storage)));
+        seen.filter_map(Result::transpose).collect::<Result<Vec<_>, ApiError>>()
+    });
     let view = |storage: StorageView| {
         let (running, waiting) = jobs.get(storage.workspace.as_str()).copied().unwrap_or_default();
         WorkspaceView { storage, running, waiting }
     };
-    Ok(seen.map(view).collect())
+    Ok(seen.await?.into_iter().map(view).collect())
 }
 
 /// One of them, with what takes the room: it is measured now.
@@ -163,5 +167,5 @@ async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, Api
 /// Whether the caller may know what is in a directory that they can reach.
 fn may_list(directory: &Path, uid: u32) -> io::Result<bool> {
     std::fs::metadata(directory)?;
-    Ok(uid == 0 || super::rights_to(directory, uid).is_some_and(|rights| rights & 0o4 != 0))
+    Ok(uid == 0 || may(directory, uid, 0o4))
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::files::{self, Place, Target};
-use super::sight;
+use super::rights;
 use crate::config::Paths;
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
@@ -128,7 +128,7 @@ pub(super) fn write(
     place: Place,
 ) -> Result<bool, ApiError> {
     files::check_workspace(key)?;
-    sight::enter(paths, caller, &key.workspace)?;
+    rights::enter(paths, caller, &key.workspace)?;
     let name = format!("{}{TEMPLATE_SUFFIX}", key.job);
     let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
     let text = layer.text.clone();
@@ -148,7 +148,7 @@ pub(super) fn write(
 /// Removes a template; jobs that were made of it go on. Blocks.
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
     let file = path(paths, key);
-    sight::enter(paths, caller, &key.workspace)?;
+    rights::enter(paths, caller, &key.workspace)?;
     match files::as_caller(caller, || Target::of(paths, &file)?.remove())? {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,14 +1,14 @@
 //! Who has used how much of the machine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
-use super::server::{Context, ask};
-use super::sight::may_enter;
+use super::rights::may_enter;
+use super::server::{Context, ask, blocking};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Request, Used};
 use crate::store::record::UsageTotal;
@@ -60,17 +60,23 @@ pub(super) async fn list(
     since: Timestamp,
 ) -> Result<Vec<UsageView>, ApiError> {
     let mut used = ask(context, |answer| Request::Usage { since, answer }).await?;
-    let mut entered: BTreeMap<WorkspaceName, bool> = BTreeMap::new();
-    let mut is_told = |workspace: &WorkspaceName, owner: u32| match by {
+    let entered = if by == By::Workspace { entered(context, caller, &used).await? } else { BTreeSet::new() };
+    let is_told = |workspace: &WorkspaceName, owner: u32| match by {
         By::User | By::Job => caller.reaches(workspace.as_str()) && (caller.uid == 0 || owner == caller.uid),
-        By::Workspace => {
-            let enter = || may_enter(&context.paths, workspace, caller);
-            *entered.entry(workspace.clone()).or_insert_with(enter)
-        }
+        By::Workspace => entered.contains(workspace),
     };
     used.attempts.retain(|used| is_told(&used.workspace, used.owner));
     used.days.retain(|day| is_told(&day.workspace, day.owner));
     Ok(sums(&used, by, since))
+}
+
+/// Those of the workspaces in it that the caller may enter.
+async fn entered(context: &Context, caller: &Caller, used: &Used) -> Result<BTreeSet<WorkspaceName>, ApiError> {
+    let attempts = used.attempts.iter().map(|used| &used.workspace);
+    let all: BTreeSet<WorkspaceName> = attempts.chain(used.days.iter().map(|day| &day.workspace)).cloned().collect();
+    let (paths, caller) = (context.paths.clone(), caller.clone());
+    let enter = move |workspace: WorkspaceName| Ok(may_enter(&paths, &workspace, &caller)?.then_some(workspace));
+    blocking(move || all.into_iter().map(enter).filter_map(Result::transpose).collect()).await
 }
 
 const MS_PER_H: f64 = 3_600_000.0;

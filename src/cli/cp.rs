@@ -3,12 +3,10 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use anyhow::Context;
-
 use super::output::{self, Format};
 use super::progress::Progress;
 use super::session::{Chunks, End, Interruptions, Received, Streams, converse, on_thread};
-use super::{Exit, unreadable};
+use super::{Exit, WrongArgument, job_key, unreadable};
 use crate::api::client::Client;
 use crate::api::wire::{ExecRequest, JobQuery};
 use crate::ids::{JobKey, TaskName};
@@ -19,10 +17,13 @@ pub(super) async fn run(client: &Client, from: &str, to: &str, format: Format) -
         (Place::Task { job, path }, Place::Here(local)) => out_of(client, job, path, local, format).await,
         (Place::Here(local), Place::Task { job, path }) => into(client, local, job, path, format).await,
         (Place::Here(_), Place::Here(_)) => {
-            anyhow::bail!("neither {from} nor {to} is in a task; write that one as JOB:PATH or JOB/ROLE-0:PATH")
+            let why = format!("neither {from} nor {to} is in a task; write that one as JOB:PATH or JOB/ROLE-0:PATH");
+            Err(WrongArgument(why).into())
         }
         (Place::Task { .. }, Place::Task { .. }) => {
-            anyhow::bail!("one of {from} and {to} must be on this machine; a local name with a colon is written ./NAME")
+            let why =
+                format!("one of {from} and {to} must be on this machine; a local name with a colon is written ./NAME");
+            Err(WrongArgument(why).into())
         }
     }
 }
@@ -44,24 +45,24 @@ impl<'a> Place<'a> {
 
 /// The job, and the task if one is named: `JOB`, `JOB/TASK`, `WORKSPACE/JOB` or `WORKSPACE/JOB/TASK`.
 async fn target(client: &Client, text: &str) -> anyhow::Result<(JobKey, Option<String>)> {
-    let parsed = |text: &str| text.parse::<JobKey>().with_context(|| format!("{text:?} cannot be a job"));
-    let Some((job, task)) = text.rsplit_once('/') else { return Ok((parsed(text)?, None)) };
+    let Some((job, task)) = text.rsplit_once('/') else { return Ok((job_key(text)?, None)) };
     if job.contains('/') {
-        return Ok((parsed(job)?, Some(task.to_owned())));
+        return Ok((job_key(job)?, Some(task.to_owned())));
     }
     if task.parse::<TaskName>().is_err() {
-        return Ok((parsed(text)?, None));
+        return Ok((job_key(text)?, None));
     }
     let jobs = client.jobs(&JobQuery::default()).await?.jobs;
     let known =
         |key: &JobKey| jobs.iter().any(|job| job.workspace == key.workspace.as_str() && job.job == key.job.as_str());
-    let (whole, first) = (parsed(text), parsed(job)?);
+    let (whole, first) = (job_key(text), job_key(job)?);
     match whole {
         Ok(whole) if known(&whole) && known(&first) => {
-            anyhow::bail!(
+            let why = format!(
                 "{text} may be a job of workspace {job}, or a task of job {job}; write {}/{text} for the task",
                 first.workspace
-            )
+            );
+            Err(WrongArgument(why).into())
         }
         Ok(whole) if known(&whole) => Ok((whole, None)),
         _ => Ok((first, Some(task.to_owned()))),

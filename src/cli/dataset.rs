@@ -22,7 +22,7 @@ use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use super::progress::Progress;
 use super::whose::{self, Whose};
-use super::{Exit, NotFound};
+use super::{Exit, NotFound, WrongArgument};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
 use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
@@ -122,13 +122,13 @@ pub(super) async fn run(
         DatasetVerb::Rm { datasets, home } => {
             let client = client()?;
             let named = datasets.iter().map(|dataset| match split(dataset)? {
-                (name, Some(version)) if version.as_str() == LATEST => bail!(
+                (name, Some(version)) if version.as_str() == LATEST => Err(WrongArgument(format!(
                     "{dataset}: say which version, as in {name}@v1; `latest` leads to another one when that has gone"
-                ),
+                ))),
                 (name, Some(version)) => Ok((name, version)),
-                (name, None) => bail!("{name}: say which version, as in {name}@v1"),
+                (name, None) => Err(WrongArgument(format!("{name}: say which version, as in {name}@v1"))),
             });
-            let named = named.collect::<anyhow::Result<Vec<_>>>()?;
+            let named = named.collect::<Result<Vec<_>, _>>()?;
             let mut exit = Exit::Success;
             for (name, version) in named {
                 let done = client.dataset_remove(home.home(), name.as_str(), version.as_str()).await;
@@ -148,9 +148,12 @@ fn tell(message: &str, format: Format) -> anyhow::Result<()> {
 }
 
 /// NAME[@VERSION]
-fn split(dataset: &str) -> anyhow::Result<(AssetName, Option<AssetName>)> {
+fn split(dataset: &str) -> Result<(AssetName, Option<AssetName>), WrongArgument> {
     let (name, version) = dataset.split_once('@').map_or((dataset, None), |(name, version)| (name, Some(version)));
-    let parse = |text: &str| text.parse::<AssetName>().with_context(|| format!("{text:?} is no name"));
+    let parse = |text: &str| {
+        let named = text.parse::<AssetName>();
+        named.map_err(|error| WrongArgument(format!("{text:?} is no name of a dataset or version: {error}")))
+    };
     Ok((parse(name)?, version.map(parse).transpose()?))
 }
 
@@ -298,7 +301,8 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
     let dataset = &datasets.join(name.as_str());
     let (draft, target) = (dataset.join(DRAFT), dataset.join(version.as_str()));
     if !may_be_version(version.as_str()) {
-        bail!("a version cannot be called {version}, which has a meaning here: take another name, as v1");
+        let why = format!("a version cannot be called {version}, which has a meaning here: take another name, as v1");
+        return Err(WrongArgument(why).into());
     }
     if fs::symlink_metadata(&target).is_ok() {
         bail!("{name} has a version {version} already; what is published is not replaced: take another name");

@@ -9,9 +9,9 @@ use super::listing::Form;
 use super::times::duration;
 use super::verbs::{Cli, ContractVerb, Verb};
 use super::{
-    Exit, backup, change, check, client, confirm, contract, cp, dataset, doctor, drain, events, exec, explain,
-    generate, gpu, image, import, logs, model, new, output, ps, queue, secret, shelf, show, shutdown, spec, status,
-    template, token, top, usage, wait, whose, workspace,
+    Exit, WrongArgument, backup, change, check, client, confirm, contract, cp, dataset, doctor, drain, events, exec,
+    explain, generate, gpu, image, import, logs, model, new, output, ps, queue, secret, shelf, show, shutdown, spec,
+    status, template, token, top, usage, wait, whose, workspace,
 };
 use crate::api::client::Follow;
 use crate::backup::{Replace, Tokens, Wanted};
@@ -41,13 +41,12 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Status { job, run } => status::run(&client()?, &job, run, format).await,
         Verb::Logs { job, task, follow, lines, since, until, run, attempt, exit_code } => {
-            let target = [Some(job), task].into_iter().flatten().collect();
-            let request = logs::Request { target, follow, lines, since, until, run, attempt, exit_code };
+            let request =
+                logs::Request { first: job, second: task, follow, lines, since, until, run, attempt, exit_code };
             logs::run(&client()?, &Paths::new(&cli.root)?, request, format).await
         }
         Verb::Exec { interactive, tty, job, task, command } => {
-            let target = [Some(job), task].into_iter().flatten().collect();
-            exec::run(&client()?, exec::Request { interactive, tty, target, command }).await
+            exec::run(&client()?, exec::Request { interactive, tty, job, task, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to, format).await,
         Verb::Events { job, follow, after, lines, since, until, listed } => {
@@ -67,7 +66,8 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Extend { job, by } => {
             let by = duration(&by)?;
             if by.is_zero() {
-                anyhow::bail!("a job is extended by more than nothing, as in `trainyard extend {job} 2h`");
+                let why = format!("a job is extended by more than nothing, as in `trainyard extend {job} 2h`");
+                return Err(WrongArgument(why).into());
             }
             change::run(&client()?, change::Change::Extend { by }, &[job], format).await
         }
@@ -119,7 +119,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let depth = if advanced { new::Depth::Advanced } else { new::Depth::Basic };
             match new::can_ask(&from, format) && !dry_run {
                 true => new::ask(&cli.root, &job, from.template, depth, replace),
-                false if advanced => anyhow::bail!("--advanced asks, which takes a terminal"),
+                false if advanced => Err(WrongArgument("--advanced asks, which takes a terminal".to_owned()).into()),
                 false if from.template.is_none() && from.file.is_none() => nothing_to_make_it_of(),
                 false => new::new(&cli.root, &job, &from, new::Writes::of(replace, dry_run), format),
             }

@@ -10,7 +10,7 @@ pub(super) fn run(root: &Path, checks: &[String], format: Format) -> anyhow::Res
     if let Some(unknown) = checks.iter().find(|check| !doctor::names().any(|name| name == *check)) {
         let all: Vec<&str> = doctor::names().collect();
         output::error(&format!("there is no check {unknown:?}; there are {}", all.join(", ")));
-        return Ok(Exit::Failure);
+        return Ok(Exit::WrongArgument);
     }
     let findings = doctor::examine(root, checks, doctor::BOUND)?;
     match format {

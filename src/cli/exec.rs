@@ -2,22 +2,20 @@
 
 use std::io;
 
-use anyhow::Context;
 use tokio::sync::mpsc;
 
-use super::Exit;
 use super::output;
 use super::session::{Chunks, End, Interruptions, Streams, converse, on_thread, print};
+use super::{Exit, job_key};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{ExecRequest, OWN_FAILURE};
-use crate::ids::JobKey;
 use crate::sys::terminal::{self, RawMode};
 
 pub(super) struct Request {
     pub(super) interactive: bool,
     pub(super) tty: bool,
-    /// `JOB [TASK]`.
-    pub(super) target: Vec<String>,
+    pub(super) job: String,
+    pub(super) task: Option<String>,
     pub(super) command: Vec<String>,
 }
 
@@ -38,19 +36,14 @@ fn not_run() -> Exit {
 }
 
 async fn converse_with(client: &Client, request: Request) -> anyhow::Result<Exit> {
-    let (job, task) = match request.target.as_slice() {
-        [job, task] => (job, Some(task.clone())),
-        [job] => (job, None),
-        _ => anyhow::bail!("name a job, or a job and one of its tasks"),
-    };
-    let key: JobKey = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
+    let key = job_key(&request.job)?;
     let size = terminal::size(io::stdin());
     if request.tty && size.is_none() {
         anyhow::bail!("-t gives the command a terminal like yours, but standard input is none; leave -t out");
     }
     let (rows, columns) = size.unwrap_or_default();
     let wanted = ExecRequest {
-        task,
+        task: request.task,
         command: Some(request.command),
         tty: request.tty,
         rows,

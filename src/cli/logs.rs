@@ -1,11 +1,9 @@
 //! `trainyard logs [-f] [-n N] [--since 10m] [--run N] [--attempt N] [--exit-code] [ROLE-I] JOB`
 
-use anyhow::Context;
-
-use super::Exit;
 use super::output::{self, Format};
 use super::times::when;
 use super::wait::{self, Code};
+use super::{Exit, job_key};
 use crate::api::client::Client;
 use crate::api::wire::{LogLine, LogQuery};
 use crate::config::Paths;
@@ -14,8 +12,9 @@ use crate::report::JobReport;
 use crate::status::State;
 
 pub(super) struct Request {
-    /// `[TASK] JOB`, or `JOB TASK`.
-    pub(super) target: Vec<String>,
+    /// `JOB`, `TASK JOB`, or `JOB TASK`.
+    pub(super) first: String,
+    pub(super) second: Option<String>,
     pub(super) follow: bool,
     pub(super) lines: Option<u64>,
     pub(super) since: Option<String>,
@@ -27,10 +26,9 @@ pub(super) struct Request {
 }
 
 pub(super) async fn run(client: &Client, paths: &Paths, request: Request, format: Format) -> anyhow::Result<Exit> {
-    let (task, key) = match request.target.as_slice() {
-        [first, second] => which(client, first, second).await?,
-        [job] => (None, key(job)?),
-        _ => anyhow::bail!("name one job, or a task and a job"),
+    let (task, key) = match &request.second {
+        Some(second) => which(client, &request.first, second).await?,
+        None => (None, job_key(&request.first)?),
     };
     if request.follow {
         wait::until_known(client, paths, &key).await?;
@@ -80,13 +78,9 @@ fn silent(report: &JobReport, key: &JobKey, exit_code: bool) -> Option<Exit> {
     }
 }
 
-fn key(job: &str) -> anyhow::Result<JobKey> {
-    job.parse().with_context(|| format!("{job:?} cannot be a job"))
-}
-
 /// The task before the job, as in what is printed; or behind it, as with `exec`.
 async fn which(client: &Client, first: &str, second: &str) -> anyhow::Result<(Option<String>, JobKey)> {
-    let (last, other) = (key(second)?, first.parse::<JobKey>());
+    let (last, other) = (job_key(second)?, first.parse::<JobKey>());
     if let Ok(other) = other
         && client.job(&last).await.is_err()
         && client.job(&other).await.is_ok()

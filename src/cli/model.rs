@@ -12,7 +12,7 @@ use super::complete::Named;
 use super::listing::{Form, Listed, Listing};
 use super::output::{self, Format};
 use super::whose;
-use super::{Exit, change};
+use super::{Exit, WrongArgument, change};
 use crate::api::client::Client;
 use crate::assets::LATEST;
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
@@ -109,25 +109,28 @@ impl Model {
 }
 
 /// JOB[@RUN]; of the newest run without one.
-fn split(model: &str) -> anyhow::Result<(JobName, Option<u32>)> {
+fn split(model: &str) -> Result<(JobName, Option<u32>), WrongArgument> {
     let (job, run) = model.split_once('@').map_or((model, None), |(job, run)| (job, Some(run)));
     let run = run.filter(|run| *run != LATEST).map(|run| match run.parse::<u32>() {
         Ok(run) => Ok(run),
-        Err(_) => bail!("{model}: {run:?} is no number of a run, as in {job}@1; `trainyard model ls` lists them"),
+        Err(_) => Err(WrongArgument(format!(
+            "{model}: {run:?} is no number of a run, as in {job}@1; `trainyard model ls` lists them"
+        ))),
     });
-    Ok((job.parse().with_context(|| format!("{job:?} cannot be a job"))?, run.transpose()?))
+    let named = job.parse().map_err(|error| WrongArgument(format!("{job:?} cannot be a job: {error}")))?;
+    Ok((named, run.transpose()?))
 }
 
 /// Each is judged by itself, and every refusal is told.
 async fn remove(client: &Client, workspace: &WorkspaceName, models: &[String], format: Format) -> anyhow::Result<Exit> {
     let named = models.iter().map(|model| match split(model)? {
         (job, Some(run)) => Ok((JobKey::new(workspace.clone(), job), run)),
-        (job, None) => {
-            bail!("{model}: say of which run, as in {job}@1; `latest` leads to another one when that has gone")
-        }
+        (job, None) => Err(WrongArgument(format!(
+            "{model}: say of which run, as in {job}@1; `latest` leads to another one when that has gone"
+        ))),
     });
     let mut exit = Exit::Success;
-    for (key, run) in named.collect::<anyhow::Result<Vec<_>>>()? {
+    for (key, run) in named.collect::<Result<Vec<_>, _>>()? {
         let done = client.model_remove(&key, run).await;
         let what = json!({ "job": key.job, "run": run, "done": "remove" });
         change::tell(done, &what, format, &mut exit)?;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, tell};
-use super::{Exit, unreadable};
+use super::{Exit, WrongArgument, unreadable};
 use crate::ids::JobKey;
 use crate::import::Loss;
 use crate::import::own::Keys;
@@ -193,15 +193,16 @@ fn job_file(name: &str, template: &Template, values: &[String]) -> anyhow::Resul
     let mut text = format!("{comment}template = {}\n", toml::Value::String(name.to_owned()));
     let mut seen: Vec<&str> = Vec::new();
     for value in values {
-        let (key, value) = value.split_once('=').with_context(|| format!("{value:?} is not written as NAME=VALUE"))?;
+        let wrong = || WrongArgument(format!("{value:?} is not written as NAME=VALUE"));
+        let (key, value) = value.split_once('=').ok_or_else(wrong)?;
         let known: Vec<&str> = template.params.iter().map(|param| param.name.as_str()).collect();
         let Some(param) = template.params.iter().find(|param| param.name == key) else {
             let known =
                 if known.is_empty() { "it has none".to_owned() } else { format!("it has {}", known.join(", ")) };
-            bail!("template {name} has no parameter {key:?}; {known}");
+            return Err(WrongArgument(format!("template {name} has no parameter {key:?}; {known}")).into());
         };
         if seen.contains(&key) {
-            bail!("{key} is given twice");
+            return Err(WrongArgument(format!("{key} is given twice")).into());
         }
         if seen.is_empty() {
             text.push_str("\n[with]\n");

@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context;
 use clap::Args;
 use serde::Deserialize;
 
 use super::complete::Named;
 use super::listing::{Form, Listing};
 use super::times::{seconds, when};
-use super::{WrongArgument, output};
+use super::{NotFound, WrongArgument, output};
 use crate::api::client::Client;
 use crate::api::params::SORTS;
 use crate::api::wire::{JobList, JobQuery};
@@ -118,7 +117,9 @@ impl Filter {
 /// A user by name or number.
 fn uid(user: &str) -> anyhow::Result<u32> {
     let named = nix::unistd::User::from_name(user).ok().flatten().map(|user| user.uid.as_raw());
-    named.or_else(|| user.parse().ok()).with_context(|| format!("there is no user {user:?} on this machine"))
+    let found = named.or_else(|| user.parse().ok());
+    Ok(found
+        .ok_or_else(|| NotFound(format!("there is no user {user:?} on this machine; a number is taken as it is")))?)
 }
 
 fn own_uid() -> u32 {

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use nix::unistd::AccessFlags;
 
 use super::check::is_template;
-use super::{NotFound, no_file, output};
+use super::{NotFound, WrongArgument, no_file, output};
 use crate::config::{Config, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
@@ -42,7 +42,8 @@ impl Shelf {
 
     pub(super) fn job(&self, key: &JobKey) -> anyhow::Result<PathBuf> {
         if key.job.as_str().ends_with(".template") {
-            bail!("{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates");
+            let why = format!("{key} cannot be a job: files that end with {TEMPLATE_SUFFIX} are templates");
+            return Err(WrongArgument(why).into());
         }
         Ok(self.directory(&key.workspace).join(format!("{}.toml", key.job)))
     }

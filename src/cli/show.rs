@@ -3,18 +3,17 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::Exit;
 use super::output::{self, Format};
 use super::ps::user_name;
 use super::shelf::{Shelf, tell};
+use super::{Exit, job_key};
 use crate::api::client::Client;
 use crate::api::wire::Seen;
 use crate::contract::{Sample, Task, command, shells, shown};
-use crate::ids::JobKey;
 use crate::import::openpai_export::without_dates;
 use crate::spec::{
     Command, DesiredState, GpuPart, Image, JobSpec, Main, MinSucceeded, Network, OnEdit, OnIdle, OnOverrun, Resources,
@@ -61,7 +60,7 @@ fn one(stack: &Stack, effective: bool, format: Format) -> anyhow::Result<Exit> {
 }
 
 pub(super) async fn ask(client: &Client, job: &str) -> anyhow::Result<String> {
-    let key: JobKey = job.parse().with_context(|| format!("{job:?} cannot be a job"))?;
+    let key = job_key(job)?;
     let view = client.job(&key).await?;
     match view.spec {
         Some(text) => Ok(text),

@@ -9,7 +9,7 @@ mod screen;
 use std::io::{self, IsTerminal};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
@@ -18,8 +18,8 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::Exit;
 use super::output::{self, Format};
+use super::{Exit, WrongArgument};
 use crate::api::client::Client;
 use crate::config::Paths;
 use gather::Gatherer;
@@ -40,7 +40,7 @@ pub(super) async fn run(
     format: Format,
 ) -> anyhow::Result<Exit> {
     if every < LEAST {
-        bail!("--every must be at least {}ms", LEAST.as_millis());
+        return Err(WrongArgument(format!("--every must be at least {}ms", LEAST.as_millis())).into());
     }
     let mut gatherer = Gatherer::new(client.clone(), paths, workspace.map(str::to_owned));
     let first = gatherer.look().await?;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::Args;
 
-use super::NotFound;
 use super::complete::Named;
+use super::{NotFound, WrongArgument};
 use crate::api::wire::NameQuery;
 use crate::assets::SHARED;
 use crate::config::Paths;
@@ -59,7 +59,8 @@ pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
         return Ok(());
     }
     let paths = Paths::new(root)?;
-    let name: WorkspaceName = home.parse()?;
+    let name: WorkspaceName =
+        home.parse().map_err(|error| WrongArgument(format!("{home:?} cannot be a workspace: {error}")))?;
     match paths.has_workspace(&name) {
         true => Ok(()),
         false => Err(NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them")).into()),

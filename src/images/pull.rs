@@ -120,7 +120,9 @@ impl Images {
         });
         let own: Vec<_> =
             [PathBuf::from(format!("/run/user/{uid}/containers/auth.json"))].into_iter().chain(own).collect();
-        let (gid, groups) = (user.map_or(uid, |user| user.gid.as_raw()), crate::sys::process::groups_of(uid));
+        let groups = crate::sys::process::groups_of(uid);
+        let groups = groups.map_err(|source| ImageError::Store { what: "look for a login of the owner's", source })?;
+        let gid = user.map_or(uid, |user| user.gid.as_raw());
         let rights = Rights { uid, gid, groups: &groups };
         let root = Rights { uid: 0, gid: 0, groups: &[] };
         for (path, rights) in

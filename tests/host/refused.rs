@@ -16,11 +16,13 @@ nonsense
 ps --state nope
 ps --since yesterday
 ps -w nope
+ps -w ../x
 ps --user nobody-like-this
 queue -w nope
 status
 status 'my job'
 status nope
+status ../x
 status holds --run 7
 logs ends
 logs quiet
@@ -29,8 +31,15 @@ logs wrong
 logs holds worker-0
 logs holds --run 9
 logs --since 25:00 holds
+logs ../x
+logs worker-0 ../x
 exec waits -- ls
 exec holds ls
+exec ../x -- ls
+cp holds.txt digits
+cp holds:/a waits:/b
+cp ../x:/a .
+cp ends/:/a .
 events nope
 events --since 99x
 stop
@@ -39,6 +48,7 @@ stop --all --dry-run
 restart wrong
 rerun wrong
 extend holds soon
+extend holds 0s
 extend waits 1h
 extend ends 1h
 send holds
@@ -50,10 +60,13 @@ wait --timeout 100ms holds waits
 wait ends quiet
 wait wrong
 show nope
+show ../x
 show --file nofile.toml
 show --effective wrong
 new mine
 new mine --template nope
+new mine --template ddp -p rate
+new mine --template ddp -p rate=1
 new 'my job'
 new mine --from empty.toml
 new mine --from wrong.toml
@@ -77,11 +90,15 @@ dataset publish digits draft
 dataset show empty
 dataset verify digits@v9
 dataset rm digits
+dataset rm ../x@v1
+dataset show ../x
 token new ci --scope nope
 token new ci --expires soon
 token rm nope
 model show nope
 model rm holds
+model show holds@last
+model show ../x
 workspace nope
 usage --by nope
 check good.toml
@@ -98,6 +115,7 @@ explain resources.gpus
 drain --dry-run
 drain --undo
 doctor nonsense
+top --every 1ms
 restore good.toml
 shutdown --dry-run
 ";

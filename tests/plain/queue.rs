@@ -42,6 +42,20 @@ const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };
 const HOUR: u64 = 3_600_000;
 const STOP: Verb = Verb::Stop { how: StopHow::WithGrace };
 
+/// A process on a card that is no task's.
+pub(super) fn stranger() -> Process {
+    Process {
+        pid: 9,
+        uid: Some(0),
+        user: Some("root".into()),
+        program: None,
+        memory: None,
+        slice: None,
+        task: None,
+        is_ignored: false,
+    }
+}
+
 struct Daemon {
     store: MemoryStore,
     quotas: Quotas,

@@ -26,6 +26,7 @@ use trainyard::store::memory::MemoryStore;
 use trainyard::store::record::{GpuLease, GpuPartLease, Owner, RunRecord, SourceRecord};
 
 use super::invariants;
+use super::queue::stranger;
 
 mod full_disk;
 mod quotas;
@@ -210,16 +211,7 @@ impl Cards {
         let lost = self.failed.contains(&uuid).then(|| "gone".to_owned());
         let signs = Signs { lost, ..Signs::default() };
         let in_use = self.strange.contains_key(&uuid) || self.left.contains_key(&uuid);
-        let process = Process {
-            pid: 1,
-            uid: Some(0),
-            user: Some("root".into()),
-            program: None,
-            memory: None,
-            slice: None,
-            task: None,
-            is_ignored: false,
-        };
+        let process = stranger();
         let own = self.held.iter().filter(|(_, _, lease)| lease.uuid == uuid).map(|(_, task, _)| Process {
             task: Some(*task),
             memory: Some(if self.greedy { MEMORY } else { 1 << 30 }),

@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, openat, readlinkat, statat};
 use rustix::io::Errno;
 
 use super::super::output::Format;
 use super::super::progress::Progress;
-use super::super::{Exit, unreadable};
+use super::super::{Exit, WrongArgument, unreadable};
 use super::draft::{Directory, plain_mode};
 use super::{fetch, tell};
 use crate::assets::DRAFT;
@@ -100,10 +100,11 @@ fn refuse_stores(source: &str) -> anyhow::Result<()> {
     if !is_kind || ["http", "https"].contains(&kind) || fs::symlink_metadata(source).is_ok() {
         return Ok(());
     }
-    bail!(
+    let why = format!(
         "cannot import from {source}: a path, or an http:// or https:// address is what can be; what lies in a store \
          (s3:POOL/PREFIX and the like) is copied in for a job by `mounts` in its file"
-    )
+    );
+    Err(WrongArgument(why).into())
 }
 
 fn bring(

@@ -78,6 +78,7 @@ fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result
     let Errand { run, image, .. } = *errand;
     let workspace = run.identity.key.workspace.as_str();
     let groups = groups_of(run.owner);
+    let groups = groups.map_err(|source| ImageError::Store { what: "take the owner's rights", source })?;
     let rights = Rights { uid: run.owner.uid, gid: run.owner.gid, groups: &groups };
     let local = match image {
         Image::Named(name) => {

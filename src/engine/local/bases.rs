@@ -1,7 +1,7 @@
 //! What tasks are made from, for each image and user of the roles.
 
 use super::root::{self, Base};
-use super::{LocalEngine, told, workdirs};
+use super::{LocalEngine, failed, told, workdirs};
 use crate::engine::{EngineError, Prepare};
 use crate::spec::{Image, Role};
 
@@ -10,7 +10,7 @@ pub(super) struct Bases<'a>(Vec<(&'a Role, Base)>);
 
 impl<'a> Bases<'a> {
     pub(super) fn of(engine: &LocalEngine, run: &'a Prepare) -> Result<Self, EngineError> {
-        let further = workdirs::groups_of(run.owner);
+        let further = workdirs::groups_of(run.owner).map_err(failed("take the owner's rights"))?;
         let mut bases: Vec<(&Role, Base)> = Vec::new();
         for role in &run.spec.roles {
             if !bases.iter().any(|(other, _)| is_alike(other, role)) {

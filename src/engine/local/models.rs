@@ -190,7 +190,7 @@ fn code(paths: &Paths, attempt: &Release) -> io::Result<Table> {
             Some(commit) => table.insert("commit".to_owned(), commit.into()),
             // With the owner's rights: what lies there is the owner's, and a hash tells of what it is made from.
             None => {
-                let (owner, groups) = (attempt.owner, groups_of(attempt.owner));
+                let (owner, groups) = (attempt.owner, groups_of(attempt.owner)?);
                 // By a handle: the daemon's own directories, which lie above, are closed to the owner.
                 let handle = root.handle(Path::new(&name))?;
                 let place = PathBuf::from(format!("/proc/self/fd/{}", handle.as_raw_fd()));

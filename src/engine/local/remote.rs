@@ -131,7 +131,7 @@ impl Carrier {
     ) -> Result<News, EngineError> {
         let (workspace, owner) = whom;
         let pool = self.pool(remote, workspace)?;
-        let order = Order { access: self.access(&pool)?, rights: rights(&pool, owner), errand };
+        let order = Order { access: self.access(&pool)?, rights: rights(&pool, owner)?, errand };
         self.run(directory, &order, begun, hear)
             .map_err(|error| EngineError(format!("the process that copies: {error}")))
     }
@@ -262,7 +262,7 @@ impl Carrier {
         let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(&pool, &prefix));
         let directory = self.paths.remote().join(&below);
         let waits = || tell(format!("waits for another copy of {remote}"));
-        let opened = self.open_place(&directory, &rights(&pool, *owner), &run.given_up, &waits);
+        let opened = self.open_place(&directory, &rights(&pool, *owner)?, &run.given_up, &waits);
         let (directory, _place) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| match news {
             News::Progress(progress) => tell(format!("copies in {remote}: {progress}")),
@@ -431,11 +431,12 @@ fn seen(paths: &Paths, identity: &Identity) -> Result<Seen, EngineError> {
 }
 
 /// SFTP is spoken by `ssh`, whose memory the owner's other processes could read.
-fn rights(pool: &Pool, owner: Owner) -> Rights {
-    match pool.kind {
-        StoreKind::Sftp => Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true },
-        _ => Rights { uid: owner.uid, gid: owner.gid, groups: groups_of(owner), is_apart: false },
+fn rights(pool: &Pool, owner: Owner) -> Result<Rights, EngineError> {
+    if pool.kind == StoreKind::Sftp {
+        return Ok(Rights { uid: 0, gid: 0, groups: Vec::new(), is_apart: true });
     }
+    let groups = groups_of(owner).map_err(failed("take the owner's rights"))?;
+    Ok(Rights { uid: owner.uid, gid: owner.gid, groups, is_apart: false })
 }
 
 /// One name for one place of a store, whatever a pool is called.

@@ -21,7 +21,7 @@ pub(super) fn mounts(run: &Prepare, paths: &Paths, below: Option<&[PathBuf]>) ->
         return Ok(Vec::new());
     }
     let served = served_places(paths).map_err(super::failed("list what is mounted"))?;
-    let groups = groups_of(run.owner);
+    let groups = groups_of(run.owner).map_err(super::failed("take the owner's rights"))?;
     // A place in the mount is not looked at: that waits for whoever serves it.
     let find = |source: &Path| match source.starts_with(paths.mount_point()) {
         true => Ok(source.to_owned()),

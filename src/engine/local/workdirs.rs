@@ -259,7 +259,7 @@ fn missing(key: &str, error: &MissingError, identity: &Identity) -> EngineError 
 /// A bind mount shows a directory whatever lies above it: who may not go there by themselves does not by a job.
 fn check_rights(shelf: &Shelf, run: &Prepare, key: &str, path: &Path) -> Result<(), EngineError> {
     let Owner { uid, gid } = run.owner;
-    let may = with_file_rights(uid, gid, &groups_of(run.owner), || shelf.may_enter(path));
+    let may = groups_of(run.owner).and_then(|groups| with_file_rights(uid, gid, &groups, || shelf.may_enter(path)));
     match may.and_then(|may| may).map_err(failed("look at code and data with the owner's rights"))? {
         true => Ok(()),
         false => Err(missing(key, &MissingError::Rights(path.to_owned()), &run.identity)),
@@ -429,8 +429,9 @@ fn only_file(shelf: &Shelf, path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Further groups of the owner, so that what a group may read its members' jobs may read.
-pub(super) fn groups_of(owner: Owner) -> Vec<u32> {
-    crate::sys::process::groups_of(owner.uid).into_iter().filter(|gid| *gid != owner.gid).collect()
+pub(super) fn groups_of(owner: Owner) -> io::Result<Vec<u32>> {
+    let groups = crate::sys::process::groups_of(owner.uid)?;
+    Ok(groups.into_iter().filter(|gid| *gid != owner.gid).collect())
 }
 
 #[cfg(test)]

@@ -23,12 +23,23 @@ pub fn primary_group_of(uid: u32) -> u32 {
     nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or(65534, |user| user.gid.as_raw())
 }
 
-/// Every group that a user is a member of.
-pub fn groups_of(uid: u32) -> Vec<u32> {
-    let Some(user) = nix::unistd::User::from_uid(uid.into()).ok().flatten() else { return Vec::new() };
-    let Ok(name) = std::ffi::CString::new(user.name) else { return Vec::new() };
-    let groups = nix::unistd::getgrouplist(&name, user.gid).unwrap_or_default();
-    groups.into_iter().map(nix::unistd::Gid::as_raw).collect()
+/// Every group that a user is a member of; none of somebody who is not known. Where that cannot be looked up for a moment it is an
+/// error: nobody is to lose what they may by it.
+pub fn groups_of(uid: u32) -> io::Result<Vec<u32>> {
+    use nix::errno::Errno;
+    let failed = |errno: Errno| {
+        let error = io::Error::from(errno);
+        io::Error::new(error.kind(), format!("cannot look up the groups of user {uid}: {error}"))
+    };
+    let user = match nix::unistd::User::from_uid(uid.into()) {
+        Ok(Some(user)) => user,
+        // What sources of names may say of one who is not there (getpwuid(3)).
+        Ok(None) | Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => return Ok(Vec::new()),
+        Err(errno) => return Err(failed(errno)),
+    };
+    let name = std::ffi::CString::new(user.name)?;
+    let groups = nix::unistd::getgrouplist(&name, user.gid).map_err(failed)?;
+    Ok(groups.into_iter().map(nix::unistd::Gid::as_raw).collect())
 }
 
 /// Kinds of resource limits, by their numbers (Linux, all architectures but old ones).

@@ -531,16 +531,7 @@ fn how_long_a_card_is_used_by_others_counts_from_when_somebody_came_who_is_not_t
     let mut daemon = Daemon::new(Quotas::new());
     let used = |is_ignored: bool, at: u64| {
         let mut seen = idle(1, at);
-        let process = Process {
-            pid: 9,
-            uid: Some(0),
-            user: Some("root".into()),
-            program: None,
-            memory: None,
-            slice: None,
-            task: None,
-            is_ignored,
-        };
+        let process = Process { is_ignored, ..stranger() };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };
@@ -563,16 +554,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_share_beside_another() {
     daemon.cards(idle(1, 1000));
     daemon.file("a/one", wants);
     daemon.now += 10;
-    let process = Process {
-        pid: 9,
-        uid: Some(0),
-        user: Some("root".into()),
-        program: None,
-        memory: None,
-        slice: None,
-        task: None,
-        is_ignored: true,
-    };
+    let process = Process { is_ignored: true, ..stranger() };
     let mut seen = idle(1, daemon.now);
     seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
     daemon.cards(seen);
@@ -598,16 +580,7 @@ fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
     let mut daemon = Daemon::new(Quotas::new());
     let used = |at: u64, is_ignored: bool| {
         let mut seen = idle(1, at);
-        let process = Process {
-            pid: 9,
-            uid: Some(0),
-            user: Some("root".into()),
-            program: None,
-            memory: None,
-            slice: None,
-            task: None,
-            is_ignored,
-        };
+        let process = Process { is_ignored, ..stranger() };
         seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
         seen
     };

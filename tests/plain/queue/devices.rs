@@ -141,13 +141,9 @@ fn of_a_card_that_is_cut_up_a_stranger_has_its_slice_and_one_that_is_to_be_ignor
         seen.cards[0].slices.iter_mut().for_each(|slice| slice.unreachable = None);
         let process = |number: u32, is_ignored: bool| Process {
             pid: 9 + number,
-            uid: Some(0),
-            user: Some("root".into()),
-            program: None,
-            memory: None,
             slice: Some(format!("MIG-{number}").parse().unwrap()),
-            task: None,
             is_ignored,
+            ..stranger()
         };
         let processes = vec![process(0, false), process(1, !ignored_is_stranger)];
         seen.cards[0].usage.as_mut().unwrap().processes = Some(processes);

@@ -93,16 +93,7 @@ fn a_process_of_somebody_else_is_told_by_the_name_of_its_user_also_to_programs()
     let mut daemon = Daemon::new(Quotas::new());
     let mut seen = idle(1, 1000);
     let memory = Some(512 << 20);
-    let process = Process {
-        pid: 9,
-        uid: Some(7),
-        user: Some("ann".into()),
-        program: None,
-        memory,
-        slice: None,
-        task: None,
-        is_ignored: false,
-    };
+    let process = Process { uid: Some(7), user: Some("ann".into()), memory, ..stranger() };
     seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![process]);
     daemon.cards(seen);
     daemon.file("a/waits", &gpus(1));

@@ -9,16 +9,7 @@ pub(super) fn used_by(daemon: &Daemon, used: &[(&str, u64)]) -> Inventory {
     let process = |(key, memory): &(&str, u64)| {
         let runs = daemon.store.runs(&key.parse().unwrap(), 0..=u32::MAX, usize::MAX).unwrap();
         let task = runs.last().and_then(|run| Some(TaskId::first(run.attempts.last()?.id, 0)));
-        Process {
-            pid: 7,
-            uid: Some(1000),
-            user: None,
-            program: None,
-            memory: Some(memory << 30),
-            slice: None,
-            task,
-            is_ignored: false,
-        }
+        Process { pid: 7, uid: Some(1000), user: None, memory: Some(memory << 30), task, ..stranger() }
     };
     let processes = used.iter().map(process).collect();
     seen.cards[0].usage = Some(Usage { processes: Some(processes), ..Usage::default() });
@@ -47,17 +38,7 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     let seen = used_by(&daemon, &[("a/two", 3)]);
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
-    let stranger = Process {
-        pid: 9,
-        uid: Some(0),
-        user: Some("root".into()),
-        program: None,
-        memory: None,
-        slice: None,
-        task: None,
-        is_ignored: false,
-    };
-    strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger);
+    strange.cards[0].usage.as_mut().unwrap().processes.as_mut().unwrap().push(stranger());
     daemon.cards(strange);
     let reason = daemon.report("a/big").reason;
     assert!(reason.ends_with("; GPU 0, which is shared, is used by process 9 of root"), "{reason}");
