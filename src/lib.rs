@@ -20,6 +20,7 @@
 //! - [`scalars`]: numbers that a training tells of itself.
 //! - [`store`]: what must survive a crash.
 //! - [`backup`]: a copy of the state and the job files, and back.
+//! - [`assets`]: the directories of workspaces, and what users put into them.
 //! - [`intake`]: watches `jobs.d`.
 //! - [`report`]: what people and programs read of a job.
 //! - [`plan`]: what to do next; pure.

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 
 /// The least that file systems hand out, bytes; and what a new entry may cost.
 pub(crate) const BLOCK: u64 = 4096;
-/// Files that are changed at the same time take turns by their number; more than serving threads.
+/// Files that are changed at the same time take turns by their number: those of one number wait for each other.
 const TURNS: usize = 64;
 /// Counting begins anew so often when something is changed meanwhile.
 const TRIES: usize = 3;
