@@ -360,9 +360,13 @@ fn what_a_card_has_failed_to_tell_it_is_asked_again_but_not_what_it_never_tells(
 
 #[test]
 fn a_card_that_says_that_it_is_lost_or_wants_a_reset_is_failed_alone() {
-    let dead = "errors.nvmlDeviceGetTemperature = \"GPU_IS_LOST\"";
-    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, dead), card(1, ""))).look();
-    assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (vec!["lost"], vec![]));
+    for (error, said) in
+        [("GPU_IS_LOST", &["lost"][..]), ("RESET_REQUIRED", &["lost"]), ("IRQ_ISSUE", &["lost"]), ("UNKNOWN", &[])]
+    {
+        let dead = format!("errors.nvmlDeviceGetTemperature = \"{error}\"");
+        let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &dead), card(1, ""))).look();
+        assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (said.to_vec(), vec![]), "{error}");
+    }
 }
 
 #[test]

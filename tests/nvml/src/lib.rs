@@ -22,10 +22,12 @@ const TIMEOUT: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT;
 const NOT_FOUND: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 
 /// Errors by the names that the file gives them.
-const ERRORS: [(&str, nvmlReturn_t); 8] = [
+const ERRORS: [(&str, nvmlReturn_t); 10] = [
     ("NOT_SUPPORTED", NOT_SUPPORTED),
     ("UNKNOWN", nvml::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
     ("GPU_IS_LOST", LOST),
+    ("RESET_REQUIRED", nvml::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED),
+    ("IRQ_ISSUE", nvml::nvmlReturn_enum_NVML_ERROR_IRQ_ISSUE),
     ("NOT_FOUND", NOT_FOUND),
     ("DRIVER_NOT_LOADED", nvml::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED),
     ("NO_PERMISSION", nvml::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION),

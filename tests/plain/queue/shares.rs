@@ -35,6 +35,10 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     assert!(reason.starts_with(wanted) && reason.contains(", 0 of these"), "{reason}");
     // What processes of our own use of a card does not keep others from their shares, what those of strangers use does.
     daemon.end("a/one");
+    // Of who had a share as well, until the driver has let it go.
+    daemon.now += 100;
+    daemon.cards(used_by(&daemon, &[("a/one", 1), ("a/two", 3)]));
+    assert_eq!(daemon.state("a/big"), State::Waiting);
     let seen = used_by(&daemon, &[("a/two", 3)]);
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
@@ -57,6 +61,22 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     daemon.file("b/much", &format!("{}\n[roles.w]\ncount = 2", share(30, "")));
     let reason = daemon.report("b/much").reason;
     assert!(reason.contains("0.75 GPU(s) of 0 that workspace b may have"), "{reason}");
+}
+
+#[test]
+fn shares_of_a_card_that_has_failed_make_what_was_used_of_the_others_count_no_less() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(2, 1000));
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, &share(40, "")));
+    daemon.file("b/cores", &cores(3, ""));
+    daemon.file("c/holds", &gpus(1));
+    assert_eq!(daemon.states(["a/one", "a/two", "b/cores", "c/holds"]), [State::Running; 4]);
+    daemon.now += HOUR;
+    daemon.cards(lost(2, &[0], daemon.now));
+    // Half of the cards is more than three of eight cores.
+    daemon.files(vec![accepted("a/next", &gpus(1)), accepted("b/next", &gpus(1))]);
+    let places = ["b/next", "a/next"].map(|key| daemon.report(key).waiting.unwrap().place);
+    assert_eq!(places, [1, 2]);
 }
 
 #[test]
