@@ -253,6 +253,18 @@ fn what_one_of_the_questions_for_processes_leaves_open_is_not_taken_for_nobody()
                 assert_eq!(found.cards[0].usage.as_ref().unwrap().processes, None, "{call} {error} {slice}");
             }
         }
+        // The card answers, and one of its slices does not.
+        let slices = format!(
+            "mig = [{{ uuid = \"MIG-a\", name = \"x MIG 1g.10gb\", memory = 1, errors.{call} = \"UNKNOWN\" }}, \
+             {{ uuid = \"MIG-b\", name = \"x MIG 1g.10gb\", memory = 1 }}]\n"
+        );
+        machine.fake.shows(&format!("driver = \"1\"\n{}", card(0, &slices)));
+        let found = machine.look();
+        assert_eq!(
+            (found.cards[0].slices.len(), &found.cards[0].usage.as_ref().unwrap().processes),
+            (2, &None),
+            "{call}"
+        );
     }
     machine.fake.shows(&cards(1));
     assert_eq!(machine.look().cards[0].usage.as_ref().unwrap().processes, Some(Vec::new()));

@@ -57,9 +57,11 @@ fn at_machine<T>(symbol: &str, answer: impl FnOnce(&mut World) -> Answer<T>) -> 
 fn at_device<T>(symbol: &str, device: nvmlDevice_t, answer: impl FnOnce(&mut World, Found) -> Answer<T>) -> Answer<T> {
     at_machine(symbol, |world| {
         let found = world.found(device as usize).ok_or(LOST)?;
-        if let Found::Card(card) = &found
-            && let Some(name) = card.errors.get(symbol)
-        {
+        let errors = match &found {
+            Found::Card(card) => &card.errors,
+            Found::Slice(slice) => &slice.errors,
+        };
+        if let Some(name) = errors.get(symbol) {
             return Err(error_named(name));
         }
         answer(world, found)

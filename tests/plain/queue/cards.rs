@@ -583,6 +583,21 @@ fn who_waits_for_a_card_that_is_held_is_told_by_whom_and_which_is_out_of_use() {
 }
 
 #[test]
+fn a_card_of_which_the_driver_does_not_say_what_runs_on_it_is_nobody_s() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(2, 1000);
+    seen.cards[0].usage.as_mut().unwrap().processes = None;
+    daemon.cards(seen);
+    daemon.file("a/one", &gpus(1));
+    assert_eq!(daemon.cards_of("a/one"), [gpu(1)]);
+    daemon.file("a/two", &gpus(1));
+    daemon.file("a/share", &share(10, ""));
+    assert_eq!(daemon.states(["a/two", "a/share"]), [State::Waiting; 2]);
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.contains("; GPU 0 the driver does not say what runs on it"), "{reason}");
+}
+
+#[test]
 fn a_process_that_is_to_be_ignored_keeps_nobody_from_a_card() {
     let mut daemon = Daemon::new(Quotas::new());
     let used = |at: u64, is_ignored: bool| {
