@@ -547,11 +547,10 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// The cards of an attempt's tasks, by the devices that they have now: a driver that was loaded anew may number them otherwise.
+    /// Who starts a task opens none that is lost.
     pub(super) fn devices_now(&self, attempt: &AttemptRecord) -> Vec<Vec<GpuLease>> {
-        let there = |lease: &GpuLease| {
-            let mut seen = self.cards.seen.cards.iter();
-            seen.find(|card| card.facts.uuid == lease.uuid && card.signs.lost.is_none())?.facts.minor
-        };
+        let there =
+            |lease: &GpuLease| self.cards.seen.cards.iter().find(|card| card.facts.uuid == lease.uuid)?.facts.minor;
         let now = |lease: &GpuLease| GpuLease { minor: there(lease).unwrap_or(lease.minor), ..lease.clone() };
         attempt.tasks.iter().map(|task| task.gpus.iter().map(now).collect()).collect()
     }

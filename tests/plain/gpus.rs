@@ -253,6 +253,18 @@ fn what_one_of_the_questions_for_processes_leaves_open_is_not_taken_for_nobody()
                 assert_eq!(found.cards[0].usage.as_ref().unwrap().processes, None, "{call} {error} {slice}");
             }
         }
+        // The card answers, and one of its slices does not.
+        let slices = format!(
+            "mig = [{{ uuid = \"MIG-a\", name = \"x MIG 1g.10gb\", memory = 1, errors.{call} = \"UNKNOWN\" }}, \
+             {{ uuid = \"MIG-b\", name = \"x MIG 1g.10gb\", memory = 1 }}]\n"
+        );
+        machine.fake.shows(&format!("driver = \"1\"\n{}", card(0, &slices)));
+        let found = machine.look();
+        assert_eq!(
+            (found.cards[0].slices.len(), &found.cards[0].usage.as_ref().unwrap().processes),
+            (2, &None),
+            "{call}"
+        );
     }
     machine.fake.shows(&cards(1));
     assert_eq!(machine.look().cards[0].usage.as_ref().unwrap().processes, Some(Vec::new()));
@@ -360,9 +372,13 @@ fn what_a_card_has_failed_to_tell_it_is_asked_again_but_not_what_it_never_tells(
 
 #[test]
 fn a_card_that_says_that_it_is_lost_or_wants_a_reset_is_failed_alone() {
-    let dead = "errors.nvmlDeviceGetTemperature = \"GPU_IS_LOST\"";
-    let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, dead), card(1, ""))).look();
-    assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (vec!["lost"], vec![]));
+    for (error, said) in
+        [("GPU_IS_LOST", &["lost"][..]), ("RESET_REQUIRED", &["lost"]), ("IRQ_ISSUE", &["lost"]), ("UNKNOWN", &[])]
+    {
+        let dead = format!("errors.nvmlDeviceGetTemperature = \"{error}\"");
+        let found = Machine::with(&format!("driver = \"1\"\n{}{}", card(0, &dead), card(1, ""))).look();
+        assert_eq!((rules(&found.cards[0]), rules(&found.cards[1])), (said.to_vec(), vec![]), "{error}");
+    }
 }
 
 #[test]

@@ -36,6 +36,7 @@ mod parts;
 mod shares;
 mod slices;
 mod swept;
+mod usage;
 mod waiting;
 
 const NEWEST_RUN: RunPart = RunPart { newest: 1, also: None };
@@ -220,8 +221,8 @@ fn swept(key: &str, jobs: &[&str], text: &str) -> Arrival {
     Arrival::Swept { key, jobs }
 }
 
-fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStore> {
-    let settings = Settings {
+fn settings(quotas: &Quotas) -> Settings {
+    Settings {
         inventory: Amount { cpu: 8000, memory: 8 << 30, gpu: 0 },
         addresses: AddressRange { base: 0x0ad5_0000, prefix: 24 },
         stop_grace: Duration::from_secs(1),
@@ -229,8 +230,11 @@ fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStor
         usage_keep: Duration::from_secs(400 * 24 * 3600),
         quotas: quotas.clone(),
         min_free: 0,
-    };
-    Reconciler::open(store.clone(), settings, Timestamp(now)).unwrap()
+    }
+}
+
+fn open(store: &MemoryStore, quotas: &Quotas, now: u64) -> Reconciler<MemoryStore> {
+    Reconciler::open(store.clone(), settings(quotas), Timestamp(now)).unwrap()
 }
 
 /// Everything that is started runs at once.
@@ -437,30 +441,6 @@ fn what_keeps_a_job_is_told_as_it_is_also_where_a_long_queue_was_looked_at_befor
 }
 
 #[test]
-fn what_a_workspace_has_used_counts_against_it_also_after_a_restart() {
-    let mut daemon = Daemon::new(Quotas::new());
-    daemon.file("a/long", &cores(8, ""));
-    daemon.file("a/again", &cores(8, ""));
-    daemon.now += HOUR;
-    daemon.file("b/new", &cores(8, ""));
-    daemon.restart();
-    daemon.end("a/long");
-    assert_eq!(["b/new", "a/again"].map(|key| daemon.state(key)), [State::Running, State::Waiting]);
-    daemon.restart();
-    daemon.file("b/second", &cores(8, ""));
-    daemon.now += HOUR;
-    daemon.end("b/new");
-    assert_eq!(
-        ["a/again", "b/second"].map(|key| daemon.state(key)),
-        [State::Running, State::Waiting],
-        "an hour of a's counts half by now, and b has used an hour since"
-    );
-    let used = daemon.store.usage(Timestamp(0)).unwrap();
-    let told: Vec<_> = used.iter().map(|used| (used.job.to_string(), used.cpu, used.to.0 - used.from.0)).collect();
-    assert_eq!(told, [("long".to_owned(), 8000, HOUR), ("new".to_owned(), 8000, HOUR)]);
-}
-
-#[test]
 fn an_extended_run_may_take_longer_also_after_a_restart_and_says_so() {
     let mut daemon = Daemon::new(Quotas::new());
     daemon.file("job", "max_duration = \"1h\"\nretries = 1");
@@ -535,18 +515,6 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
         assert_eq!((told.run, told.state), (1, State::Waiting), "{events:#?}");
         assert!(events.iter().all(|event| event.state != State::Stopped), "{events:#?}");
     }
-}
-
-#[test]
-fn of_time_that_lies_ahead_nothing_is_told_to_be_used() {
-    let mut daemon = Daemon::new(Quotas::new());
-    daemon.file("a/job", "");
-    daemon.now += HOUR;
-    let mut used_since = |since: u64| {
-        let used = daemon.request(|answer| Request::Usage { since: Timestamp(since), answer });
-        used.attempts.len()
-    };
-    assert_eq!([1000, 1000 + HOUR, 1001 + HOUR].map(&mut used_since), [1, 1, 0]);
 }
 
 #[test]

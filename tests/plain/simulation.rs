@@ -731,7 +731,7 @@ fn a_big_job_keeps_its_place_while_cards_are_looked_at_or_used_by_others() {
     world.work_without_looks();
     assert_eq!([world.state(1), world.state(2)], [State::Waiting, State::Waiting]);
     let report = world.daemon.as_ref().unwrap().report(&key(1)).unwrap();
-    let why = "waits for 3 GPU(s): this machine has 2 that can be used now; GPU 2 is used by process 1 of root";
+    let why = "waits for 3 GPU(s): this machine has 2 that can be used now; GPU 2 is used by process 9 of root";
     assert!(report.reason.starts_with(why), "{}", report.reason);
     assert_eq!(report.waiting.unwrap().cause, "room");
     world.card(&card(2), 3);

@@ -231,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_cards_are_opened_by_their_own_tasks_alone_which_open_no_others() {
+        let lease = |minor, part| GpuLease { uuid: format!("GPU-{minor}").parse().unwrap(), minor, part };
+        let share = GpuPartLease::Share { bytes: 1, of: 2 };
+        let all = [vec![lease(0, None)], vec![lease(1, None)], vec![lease(2, Some(share))]];
+        let opened = [0, 1, 2].map(|task: usize| {
+            let reach = Some((all.as_slice(), Reach::Network));
+            let cards = Cards { own: &all[task], all: reach, attempt: String::new(), visible: Visible::Cards };
+            cards.openable().iter().map(|lease| lease.minor).collect::<Vec<_>>()
+        });
+        assert_eq!(opened, [vec![0, 1], vec![0, 1], vec![2]]);
+    }
+
+    #[test]
     fn a_device_that_is_that_of_another_card_is_refused() {
         let swapped = [("/dev/nvidia3", 3), ("/dev/nvidia5", 4), ("/dev/nvidiactl", 255), ("/dev/nvidia-uvm", 0)];
         let said = "/dev/nvidia5 has minor number 4, and is not the device of GPU-5; remove it, \

@@ -86,6 +86,10 @@ fn shares_lie_where_the_least_is_left_and_open_a_card_only_if_they_must() {
     // A job of both.
     assert_eq!(places(&two, &[whole(1, 2), share(2, 30)]), Some(vec![vec![2, 3], vec![0], vec![0]]));
     assert_eq!(places(&two, &[whole(1, 2), share(3, 30)]), None);
+    // What was chosen before can still be had where all shares of a card go together.
+    let share_of = |place: usize, gib: u64| Piece { place, of: PieceOf::Share { bytes: gib * GIB, of: 80 * GIB } };
+    let has = |sizes: [u64; 2]| two.has_all(&sizes.map(|gib| share_of(0, gib)));
+    assert_eq!([has([30, 30]), has([30, 31])], [true, false]);
 }
 
 #[test]

@@ -163,6 +163,7 @@ fn many_cards_are_placed_as_well() {
     all.dedup();
     assert_eq!(all.len(), 21);
     assert_eq!(place(&boxes, &free, &[8, 1, 8, 4]), Some(chosen));
+    assert_eq!((free.len(), place(&boxes, &free, &[29, 31])), (59, None));
 }
 
 #[test]

@@ -22,10 +22,12 @@ const TIMEOUT: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_TIMEOUT;
 const NOT_FOUND: nvmlReturn_t = nvml::nvmlReturn_enum_NVML_ERROR_NOT_FOUND;
 
 /// Errors by the names that the file gives them.
-const ERRORS: [(&str, nvmlReturn_t); 8] = [
+const ERRORS: [(&str, nvmlReturn_t); 10] = [
     ("NOT_SUPPORTED", NOT_SUPPORTED),
     ("UNKNOWN", nvml::nvmlReturn_enum_NVML_ERROR_UNKNOWN),
     ("GPU_IS_LOST", LOST),
+    ("RESET_REQUIRED", nvml::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED),
+    ("IRQ_ISSUE", nvml::nvmlReturn_enum_NVML_ERROR_IRQ_ISSUE),
     ("NOT_FOUND", NOT_FOUND),
     ("DRIVER_NOT_LOADED", nvml::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED),
     ("NO_PERMISSION", nvml::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION),
@@ -55,9 +57,11 @@ fn at_machine<T>(symbol: &str, answer: impl FnOnce(&mut World) -> Answer<T>) -> 
 fn at_device<T>(symbol: &str, device: nvmlDevice_t, answer: impl FnOnce(&mut World, Found) -> Answer<T>) -> Answer<T> {
     at_machine(symbol, |world| {
         let found = world.found(device as usize).ok_or(LOST)?;
-        if let Found::Card(card) = &found
-            && let Some(name) = card.errors.get(symbol)
-        {
+        let errors = match &found {
+            Found::Card(card) => &card.errors,
+            Found::Slice(slice) => &slice.errors,
+        };
+        if let Some(name) = errors.get(symbol) {
             return Err(error_named(name));
         }
         answer(world, found)

@@ -111,6 +111,8 @@ pub(crate) struct Slice {
     /// Percent that GPM tells of its instance; it tells nothing of one that does not say.
     pub(crate) busy: Option<f64>,
     pub(crate) processes: Vec<Process>,
+    /// As those of a card, for this slice alone.
+    pub(crate) errors: BTreeMap<String, String>,
 }
 
 /// A card or a slice of one.

@@ -391,14 +391,16 @@ fn a_card_that_somebody_has_and_that_is_not_seen_may_be_one_without_a_name() {
         seen.cards.remove(0);
         Inventory { nameless: nameless.iter().map(|said| (*said).to_owned()).collect(), ..seen }
     };
-    let mut reason = |nameless: &[&str]| {
+    let reason = |daemon: &mut Daemon, nameless: &[&str]| {
         daemon.now += 10;
         daemon.cards(missing(nameless, daemon.now));
         daemon.report("a/two").reason
     };
-    let may_come_back = reason(&["card 0 does not answer: lost"]);
+    let may_come_back = reason(&mut daemon, &["card 0 does not answer: lost"]);
+    assert_eq!(daemon.told("a/has", "has failed"), 0);
     assert!(may_come_back.starts_with("waits for 2 GPU(s), held by a/has; "), "{may_come_back}");
-    let is_gone = reason(&[]);
+    let is_gone = reason(&mut daemon, &[]);
+    assert_eq!(daemon.told("a/has", "alarm: GPU GPU-0 has failed: the driver no longer has it"), 1);
     assert!(is_gone.starts_with("waits for 2 GPU(s): this machine has 1 that can be used now"), "{is_gone}");
 }
 
@@ -509,8 +511,13 @@ fn what_was_seen_counts_from_when_the_look_was_over_however_long_it_took() {
     // What was given back while it was looked at counts as seen before that.
     daemon.file("a/two", &gpus(1));
     daemon.end("a/one");
-    daemon.cards(slow(daemon.now - 1, 1));
-    assert_eq!(daemon.state("a/two"), State::Waiting);
+    for (begun, took_ms) in [(daemon.now - 1, 1), (daemon.now, 0)] {
+        daemon.cards(slow(begun, took_ms));
+        assert_eq!(daemon.state("a/two"), State::Waiting, "{took_ms}");
+    }
+    daemon.now += 1;
+    daemon.cards(slow(daemon.now, 0));
+    assert_eq!(daemon.state("a/two"), State::Running);
 }
 
 #[test]
@@ -573,6 +580,21 @@ fn who_waits_for_a_card_that_is_held_is_told_by_whom_and_which_is_out_of_use() {
     let reason = daemon.report("a/two").reason;
     assert!(reason.starts_with("waits for 1 GPU(s), held by a/one; free: "), "{reason}");
     assert!(reason.ends_with("; GPU 1 xid-79: it fell"), "{reason}");
+}
+
+#[test]
+fn a_card_of_which_the_driver_does_not_say_what_runs_on_it_is_nobody_s() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(2, 1000);
+    seen.cards[0].usage.as_mut().unwrap().processes = None;
+    daemon.cards(seen);
+    daemon.file("a/one", &gpus(1));
+    assert_eq!(daemon.cards_of("a/one"), [gpu(1)]);
+    daemon.file("a/two", &gpus(1));
+    daemon.file("a/share", &share(10, ""));
+    assert_eq!(daemon.states(["a/two", "a/share"]), [State::Waiting; 2]);
+    let reason = daemon.report("a/two").reason;
+    assert!(reason.contains("; GPU 0 the driver does not say what runs on it"), "{reason}");
 }
 
 #[test]

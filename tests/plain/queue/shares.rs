@@ -35,6 +35,10 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     assert!(reason.starts_with(wanted) && reason.contains(", 0 of these"), "{reason}");
     // What processes of our own use of a card does not keep others from their shares, what those of strangers use does.
     daemon.end("a/one");
+    // Of who had a share as well, until the driver has let it go.
+    daemon.now += 100;
+    daemon.cards(used_by(&daemon, &[("a/one", 1), ("a/two", 3)]));
+    assert_eq!(daemon.state("a/big"), State::Waiting);
     let seen = used_by(&daemon, &[("a/two", 3)]);
     daemon.now += 100;
     let mut strange = Inventory { at: Some(Timestamp(daemon.now)), ..seen.clone() };
@@ -57,6 +61,74 @@ fn several_jobs_have_shares_of_one_card_and_who_waits_is_told_of_what() {
     daemon.file("b/much", &format!("{}\n[roles.w]\ncount = 2", share(30, "")));
     let reason = daemon.report("b/much").reason;
     assert!(reason.contains("0.75 GPU(s) of 0 that workspace b may have"), "{reason}");
+}
+
+#[test]
+fn what_an_attempt_had_is_nobody_else_s_before_all_that_is_left_of_it_has_gone() {
+    let mut daemon = Daemon::new(quota("q", Quota { cpu: Some(4000), ..Quota::default() }));
+    daemon.cards(idle(1, 1000));
+    let wants = |cpu: u64| format!("resources = {{ cpu = {cpu}, memory = \"100MB\", gpu_memory = \"50GiB\" }}");
+    daemon.file("q/has", &wants(4));
+    daemon.file("b/has", &cores(3, ""));
+    daemon.file("q/quota", &cores(1, ""));
+    daemon.file("c/share", &wants(1));
+    daemon.file("c/cores", &cores(2, ""));
+    let waiting = ["q/quota", "c/share", "c/cores"];
+    assert_eq!(daemon.states(waiting), [State::Waiting; 3]);
+    let release = daemon.end_and_leave("q/has");
+    daemon.now += 100;
+    daemon.cards(used_by(&daemon, &[("q/has", 70)]));
+    assert_eq!(daemon.states(waiting), [State::Waiting; 3]);
+    assert_eq!(daemon.told("q/has", "alarm"), 0, "its tasks are over");
+    daemon.reconciler.handle(Event::Done(release), Timestamp(daemon.now));
+    daemon.pass();
+    assert_eq!(daemon.states(waiting), [State::Running, State::Waiting, State::Running], "the card is looked at first");
+    daemon.now += 100;
+    daemon.cards(idle(1, daemon.now));
+    assert_eq!(daemon.state("c/share"), State::Running);
+}
+
+impl Daemon {
+    /// Its only task ends well; what comes of it once what is left of it has been cleared away.
+    fn end_and_leave(&mut self, key: &str) -> Outcome {
+        let end =
+            EndRecord { end: TaskEnd::Exited { code: 0 }, at: Timestamp(self.now), memory_peak: None, note: None };
+        let after = trainyard::reconcile::Look::Sign;
+        let looked = Outcome::Looked { task: self.task(key), after, result: Ok(Found::Ended(end)) };
+        self.reconciler.handle(Event::Done(looked), Timestamp(self.now));
+        let works = self.reconciler.pass(Timestamp(self.now)).unwrap().works;
+        works.iter().find(|work| matches!(work, Work::Release { .. })).and_then(outcome).unwrap()
+    }
+}
+
+#[test]
+fn a_card_that_somebody_has_is_not_told_to_be_shared_with_its_own_processes() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(1, 1000));
+    daemon.file("a/whole", &gpus(1));
+    daemon.now += 10;
+    daemon.cards(used_by(&daemon, &[("a/whole", 60)]));
+    daemon.file("a/share", &share(10, ""));
+    let report = daemon.report("a/share");
+    let wanted = "waits for a share of 10GiB of a GPU, held by a/whole; free: ";
+    assert!(report.reason.starts_with(wanted) && !report.reason.contains("; GPU 0"), "{}", report.reason);
+    assert_eq!(report.waiting.unwrap().strangers.len(), 0);
+}
+
+#[test]
+fn shares_of_a_card_that_has_failed_make_what_was_used_of_the_others_count_no_less() {
+    let mut daemon = Daemon::new(Quotas::new());
+    daemon.cards(idle(2, 1000));
+    ["a/one", "a/two"].iter().for_each(|job| daemon.file(job, &share(40, "")));
+    daemon.file("b/cores", &cores(3, ""));
+    daemon.file("c/holds", &gpus(1));
+    assert_eq!(daemon.states(["a/one", "a/two", "b/cores", "c/holds"]), [State::Running; 4]);
+    daemon.now += HOUR;
+    daemon.cards(lost(2, &[0], daemon.now));
+    // Half of the cards is more than three of eight cores.
+    daemon.files(vec![accepted("a/next", &gpus(1)), accepted("b/next", &gpus(1))]);
+    let places = ["b/next", "a/next"].map(|key| daemon.report(key).waiting.unwrap().place);
+    assert_eq!(places, [1, 2]);
 }
 
 #[test]
