@@ -226,8 +226,8 @@ fn what_there_is_not_is_told_with_what_to_do_next(instance: &Instance) {
         (output.status.success() || !has || told.contains("os error")).then(|| format!("{verb:?}: {told}"))
     });
     assert_eq!(without_a_next_step.collect::<String>(), "");
-    // What there is not is told by its exit code as well.
-    let of_nothing = verbs.iter().filter(|verb| verb.iter().any(|word| word.starts_with("nope")));
+    // What there is not is told by its exit code as well, but by `exec`, whose codes are its command's.
+    let of_nothing = verbs.iter().filter(|verb| verb[0] != "exec" && verb.iter().any(|word| word.starts_with("nope")));
     let others = of_nothing.filter(|verb| instance.cli(verb).status.code() != Some(4)).collect::<Vec<_>>();
     assert_eq!(others, Vec::<&&[&str]>::new());
 }
@@ -242,8 +242,7 @@ fn lists_are_narrowed_to_a_workspace_and_what_is_not_there_is_told_with_where_to
         instance.ok(&["template", "save", job, job]);
     }
     let events = instance.ok(&["events", "-w", "lab"]);
-    assert!(events.contains("lab/there") && !events.contains("here  "), "{events}");
-    assert!(events.lines().all(|line| line.contains("lab/there")), "{events}");
+    assert!(!events.is_empty() && events.lines().all(|line| line.contains("lab/there")), "{events}");
     assert_eq!(instance.ok(&["usage", "--by", "job", "-w", "lab", "-q"]), "lab/there\n");
     assert_eq!(instance.ok(&["template", "ls", "-w", "lab", "-q"]), "lab/there\n");
     assert_eq!(instance.ok(&["template", "ls", "-w", "default", "-q"]), "here\n");
