@@ -68,7 +68,7 @@ fn what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_
     let says = |owner: u32, job_name: &str, text_of_job: &str| {
         let report = run_as(&instance, owner, job_name, text_of_job);
         match report["state"] == "succeeded" {
-            true => instance.log(job_name, "main-0"),
+            true => instance.log(job_name, "main-0").trim_end().to_owned(),
             false => text(&report["reason"]),
         }
     };
