@@ -32,7 +32,7 @@ use nix::fcntl::{OFlag, ResolveFlag, open};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AssetName, WorkspaceName};
+use crate::ids::{AssetName, Whose, WorkspaceName};
 use crate::sys::file::{class_mode, create_dir, optional};
 use crate::sys::rooted::open_resolved;
 
@@ -44,10 +44,19 @@ pub const LATEST: &str = "latest";
 pub const MANIFEST: &str = ".MANIFEST";
 /// Begins names that are our own and shown to nobody.
 pub const OWN: &str = ".trainyard-";
-/// In `jobs/JOB/`, names of datasets, a line each, that a run of the job will see which has not chosen its own yet.
+/// In `jobs/JOB/`, names of datasets, with what says whose they are, a line each, that a run of the job will see which has not chosen its own yet.
 pub const AWAITED: &str = ".awaited";
 /// What every workspace sees: first the administrator's.
 pub const SHARED: [&str; 2] = ["preset", "public"];
+
+/// What names a home on the command line, where it is not the default workspace.
+pub fn flag(home: &str) -> String {
+    match home {
+        "default" => String::new(),
+        shared if SHARED.contains(&shared) => format!(" --{shared}"),
+        workspace => format!(" -w {workspace}"),
+    }
+}
 
 /// A part of a workspace with things that have names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,11 +175,52 @@ impl Place {
     }
 }
 
+/// A thing as a job names it.
+#[derive(Debug, Clone, Copy)]
+pub struct Named<'a> {
+    /// The job's.
+    pub workspace: &'a WorkspaceName,
+    pub whose: Whose,
+    pub name: &'a AssetName,
+}
+
+impl<'a> Named<'a> {
+    /// Where it is looked for, in their order.
+    fn homes(self) -> Vec<&'a str> {
+        let [preset, public] = SHARED;
+        match self.whose {
+            Whose::Nearest => vec![self.workspace.as_str(), preset, public],
+            Whose::Mine => vec![self.workspace.as_str()],
+            Whose::Preset => vec![preset],
+            Whose::Public => vec![public],
+        }
+    }
+
+    fn nothing(self, part: Part) -> MissingError {
+        let name = self.name.clone();
+        match *self.homes() {
+            [home] => MissingError::NotThere { part, name, home: home.to_owned() },
+            _ => MissingError::Nothing { part, name, workspace: self.workspace.clone() },
+        }
+    }
+
+    fn unseen(self, part: Part, source: io::Error) -> MissingError {
+        MissingError::Io { part, name: self.name.clone(), source }
+    }
+}
+
 /// Why a job does not get what it names.
 #[derive(Debug, thiserror::Error)]
 pub enum MissingError {
     #[error("there is no directory {part}/{name} in workspace {workspace}, nor in preset or public", part = .part.as_str())]
     Nothing { part: Part, name: AssetName, workspace: WorkspaceName },
+    #[error("there is no directory {part}/{name} in {home}", part = .part.as_str())]
+    NotThere { part: Part, name: AssetName, home: String },
+    #[error(
+        "{part}/{name} of workspace {workspace} is user {uid}'s, and {shared}/{part}/{name} is the administrator's: write \"mine:{name}\" or \"{shared}:{name}\" to say which is meant",
+        part = .part.as_str()
+    )]
+    Contested { part: Part, name: AssetName, workspace: WorkspaceName, uid: u32, shared: &'static str },
     #[error("{} {name} has no version {version}; it has {}", .part.one(), list(.has))]
     Version { part: Part, name: AssetName, version: AssetName, has: Vec<String> },
     #[error(
@@ -270,60 +320,74 @@ impl Shelf {
         self.is_published(dataset, OsStr::new(&target)).then_some(target)
     }
 
-    /// Where a job of `workspace` finds `name`: the workspace's own, else a preset, else a public one.
-    pub fn home(&self, workspace: &WorkspaceName, part: Part, name: &AssetName) -> Result<String, MissingError> {
-        let found = self.first(workspace, part, name, None)?;
-        found.map(|place| place.home).ok_or_else(|| MissingError::Nothing {
-            part,
-            name: name.clone(),
-            workspace: workspace.clone(),
-        })
+    /// Where a job finds what it names.
+    pub fn home(&self, part: Part, named: Named<'_>) -> Result<String, MissingError> {
+        Ok(self.first(part, named, None)?.ok_or_else(|| named.nothing(part))?.home)
     }
 
-    fn first(
-        &self,
-        workspace: &WorkspaceName,
-        part: Part,
-        name: &AssetName,
-        version: Option<&AssetName>,
-    ) -> Result<Option<Place>, MissingError> {
-        for home in [workspace.as_str()].into_iter().chain(SHARED) {
+    /// Whether a job may find there what it names: also where that cannot be looked at.
+    pub fn may_lie_in(&self, home: &str, named: Named<'_>) -> bool {
+        match self.home(Part::Datasets, named) {
+            Ok(found) => found == home,
+            Err(error) => !matches!(error, MissingError::Nothing { .. } | MissingError::NotThere { .. }),
+        }
+    }
+
+    fn first(&self, part: Part, named: Named<'_>, version: Option<&AssetName>) -> Result<Option<Place>, MissingError> {
+        for home in named.homes() {
             let version = version.map(AssetName::to_string);
-            let place = Place { home: home.to_owned(), name: name.clone(), version };
+            let place = Place { home: home.to_owned(), name: named.name.clone(), version };
             let is_there = self.is_directory(&place.path(part));
-            if is_there.map_err(|source| MissingError::Io { part, name: name.clone(), source })? {
+            if is_there.map_err(|source| named.unseen(part, source))? {
                 return Ok(Some(place));
             }
         }
         Ok(None)
     }
 
-    /// Where the code `name` lies for a job of `workspace`: in `code/NAME`, or `code/NAME@VERSION`.
-    pub fn code(
-        &self,
-        workspace: &WorkspaceName,
-        name: &AssetName,
-        version: Option<&AssetName>,
-    ) -> Result<Place, MissingError> {
-        match (self.first(workspace, Part::Code, name, version)?, version) {
-            (Some(place), _) => Ok(place),
-            (None, None) => {
-                Err(MissingError::Nothing { part: Part::Code, name: name.clone(), workspace: workspace.clone() })
+    /// Refuses for a job of user `owner` what lies in its workspace and is another one's, where root has given something of that
+    /// name to all: whoever may put something there could take the place of what the job has had so far, and it would run
+    /// with the rights of the job's owner.
+    pub fn check_whose(&self, part: Part, named: Named<'_>, place: &Place, owner: u32) -> Result<(), MissingError> {
+        let place = &Place { version: place.version.clone().filter(|_| part == Part::Code), ..place.clone() };
+        if named.whose != Whose::Nearest || place.home != named.workspace.as_str() {
+            return Ok(());
+        }
+        let uid_of = |place: &Place| match self.at(&place.path(part), OFlag::O_PATH | OFlag::O_DIRECTORY) {
+            Ok(found) => Ok(Some(File::from(found).metadata()?.uid())),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        };
+        let uid_of = |place: &Place| uid_of(place).map_err(|source| named.unseen(part, source));
+        let Some(uid) = uid_of(place)?.filter(|uid| ![0, owner].contains(uid)) else { return Ok(()) };
+        for shared in SHARED {
+            if uid_of(&Place { home: shared.to_owned(), ..place.clone() })? == Some(0) {
+                let (name, workspace) = (named.name.clone(), named.workspace.clone());
+                return Err(MissingError::Contested { part, name, workspace, uid, shared });
             }
+        }
+        Ok(())
+    }
+
+    /// Where the code lies that a job names: in `code/NAME`, or `code/NAME@VERSION`.
+    pub fn code(&self, named: Named<'_>, version: Option<&AssetName>) -> Result<Place, MissingError> {
+        let part = Part::Code;
+        match (self.first(part, named, version)?, version) {
+            (Some(place), _) => Ok(place),
+            (None, None) => Err(named.nothing(part)),
             (None, Some(version)) => {
-                let has = self.versions_of_code(workspace, name)?;
-                Err(MissingError::Version { part: Part::Code, name: name.clone(), version: version.clone(), has })
+                let has = self.versions_of_code(named)?;
+                Err(MissingError::Version { part, name: named.name.clone(), version: version.clone(), has })
             }
         }
     }
 
-    fn versions_of_code(&self, workspace: &WorkspaceName, name: &AssetName) -> Result<Vec<String>, MissingError> {
+    fn versions_of_code(&self, named: Named<'_>) -> Result<Vec<String>, MissingError> {
         let mut has = Vec::new();
-        for home in [workspace.as_str()].into_iter().chain(SHARED) {
+        for home in named.homes() {
             let names = self.names(&Path::new(home).join(Part::Code.as_str()));
-            let names =
-                optional(names).map_err(|source| MissingError::Io { part: Part::Code, name: name.clone(), source })?;
-            let version = |text: &String| text.strip_prefix(name.as_str())?.strip_prefix('@').map(str::to_owned);
+            let names = optional(names).map_err(|source| named.unseen(Part::Code, source))?;
+            let version = |text: &String| text.strip_prefix(named.name.as_str())?.strip_prefix('@').map(str::to_owned);
             has.extend(names.unwrap_or_default().iter().filter_map(version));
         }
         has.sort();

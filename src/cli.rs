@@ -49,7 +49,7 @@ use std::io;
 use std::path::Path;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use crate::api::client::{Client, ClientError};
 use crate::config::Paths;
@@ -112,7 +112,14 @@ fn unreadable(path: &Path, error: io::Error) -> anyhow::Error {
 
 /// What was typed. A line without a verb is answered with the verbs that are for people: clap's own error lists all.
 pub fn arguments() -> Cli {
-    Cli::try_parse().unwrap_or_else(|mut error| {
+    // Help and what is wrong with a line come before anything is parsed.
+    let is_plain = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--no-color");
+    let color = if is_plain { ColorChoice::Never } else { ColorChoice::Auto };
+    let mut command = Cli::command().color(color);
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let parsed = parsed
+        .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
+    parsed.unwrap_or_else(|mut error| {
         if error.kind() == ErrorKind::MissingSubcommand {
             output::aside(&Cli::command().render_help().to_string());
             crate::sys::process::exit_now(2);

@@ -25,7 +25,7 @@ use tokio::sync::watch;
 
 use crate::alerts;
 use crate::api::health::MountAsker;
-use crate::api::images::{AskInUse, ImageService, PruneMore};
+use crate::api::images::{AskInUse, ByJobFiles, ImageService, PruneMore};
 use crate::api::logs::Growth;
 use crate::api::looks::Looks;
 use crate::api::measures::Measures;
@@ -406,7 +406,8 @@ fn open_images(config: &Config) -> Result<Images, DaemonError> {
         program: Arc::new(SealedProgram::of_this_program().map_err(failed("copy this program"))?),
         runtime: Handle::current(),
     };
-    Images::open(&config.paths.images(), limits_of_images(config), sources).map_err(failed("open the image store"))
+    let by = Arc::new(ByJobFiles(config.paths.clone()));
+    Images::open(&config.paths.images(), limits_of_images(config), sources, by).map_err(failed("open the image store"))
 }
 
 fn limits_of_images(config: &Config) -> Limits {

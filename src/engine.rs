@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::contract::Identity;
-use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp};
+use crate::ids::{AttemptId, GpuUuid, JobKey, JobName, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, StopHow, Verdict};
@@ -84,6 +84,10 @@ pub struct Release {
     pub spec: JobSpec,
     /// The job file as it was run.
     pub text: String,
+    /// The files that it was put together from, beside overrides: the name of the job file, which may make several jobs, and
+    /// that of its template.
+    pub file: JobName,
+    pub template: Option<String>,
     /// When its tasks were to be started, and when the last of them ended.
     pub started: Timestamp,
     pub ended: Timestamp,
@@ -140,9 +144,18 @@ pub enum Delivery {
     Never,
 }
 
+/// A word of a run's preparation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Told {
+    /// How far it has come; stands in the job's state until the next one.
+    State(String),
+    /// What is to be found among its events afterwards.
+    Noted(String),
+}
+
 pub trait Engine: Send + Sync + 'static {
     /// Makes a run's directories, takes its snapshot of the code and gets its image; tells how far it has come.
-    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError>;
+    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError>;
     /// Sets aside for a run that cannot begin yet what may change until then: its code, and which versions it sees.
     fn set_aside(&self, run: &Prepare, number: u64) -> Result<(), EngineError>;
     /// Removes what was set aside for a run that nobody wants any more.

@@ -148,6 +148,38 @@ name!(
     AssetName, reserved: []
 );
 
+/// Where a thing of `code/` or `datasets/` is looked for, by what stands before its name in a job file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Whose {
+    /// Nothing: the workspace's, else the administrator's, else a public one.
+    #[default]
+    Nearest,
+    /// The workspace's and no other.
+    Mine,
+    /// The administrator's and no other.
+    Preset,
+    /// What somebody has given to all workspaces, and no other.
+    Public,
+}
+
+impl Whose {
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Self::Nearest => "",
+            Self::Mine => "mine:",
+            Self::Preset => "preset:",
+            Self::Public => "public:",
+        }
+    }
+
+    /// Takes it off what a job file says.
+    pub fn of(text: &str) -> (Self, &str) {
+        let named = [Self::Mine, Self::Preset, Self::Public];
+        let found = named.into_iter().find_map(|whose| Some((whose, text.strip_prefix(whose.prefix())?)));
+        found.unwrap_or((Self::Nearest, text))
+    }
+}
+
 impl WorkspaceName {
     /// The workspace of job files that lie in `jobs.d` itself.
     pub fn default_workspace() -> Self {

@@ -45,7 +45,7 @@ pub use prune::{InUse, Keep, Pruned};
 pub use registry::RegistryError;
 pub use source::Format;
 
-use crate::ids::{Bytes, Timestamp};
+use crate::ids::{Bytes, Timestamp, WorkspaceName};
 use crate::sys::file::{Durability, create_dir, remove_temporaries, remove_tree, write_whole};
 use crate::sys::idmap::IdMap;
 use crate::sys::process::SealedProgram;
@@ -137,6 +137,23 @@ pub struct Sources {
     pub runtime: tokio::runtime::Handle,
 }
 
+/// What the rights to job files say of images.
+pub trait Workspaces: fmt::Debug + Send + Sync {
+    /// Whether a user may drop job files there.
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool;
+    /// Whether nobody replaces there what is another one's.
+    fn is_sticky(&self, workspace: &str) -> bool;
+}
+
+/// What a name stands for.
+#[derive(Debug)]
+pub enum Found {
+    Nothing,
+    Here(NameRecord),
+    /// A public one that its giver may not give: a job of others does not get it.
+    PassedOver(NameRecord),
+}
+
 /// A name that somebody wants.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
@@ -156,6 +173,7 @@ pub struct Images {
     root: PathBuf,
     /// As the configuration has it now.
     given: RwLock<Arc<Given>>,
+    workspaces: Arc<dyn Workspaces>,
     layers: Layers,
     shifted: Shifted,
 
@@ -172,7 +190,7 @@ const ROOM_LEFT: u64 = 20;
 
 impl Images {
     /// Opens the store below `root`, removing what an interrupted unpack has left.
-    pub fn open(root: &Path, limits: Limits, sources: Sources) -> io::Result<Self> {
+    pub fn open(root: &Path, limits: Limits, sources: Sources, workspaces: Arc<dyn Workspaces>) -> io::Result<Self> {
         for name in ["names", "manifests", "layers", "downloads"] {
             create_dir(&root.join(name), 0o700)?;
         }
@@ -185,6 +203,7 @@ impl Images {
             shifted: Shifted::new(root),
             root: root.to_owned(),
             given: RwLock::new(Arc::new(Given { limits, sources })),
+            workspaces,
 
             turns: Mutex::default(),
             naming: Mutex::default(),
@@ -263,16 +282,40 @@ impl Images {
         }
     }
 
-    /// What a name stands for in a workspace: its own image, one of the administrator's, or a public one, which any user
-    /// may have put there.
-    pub fn find(&self, workspace: &str, name: &str) -> Result<Option<NameRecord>, ImageError> {
-        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Preset, Kind::Public] {
-            let found = self.find_of_kind(&kind, name)?;
-            if found.is_some() {
-                return Ok(found);
+    /// What a name stands for in a workspace, for user `uid`: its own image, one of the administrator's, or a public one. Of
+    /// the public ones that others have given, those alone that these may give.
+    pub fn find(&self, workspace: &str, name: &str, uid: u32) -> Result<Found, ImageError> {
+        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Preset] {
+            if let Some(found) = self.find_of_kind(&kind, name)? {
+                return Ok(Found::Here(found));
             }
         }
-        Ok(None)
+        Ok(match self.find_of_kind(&Kind::Public, name)? {
+            None => Found::Nothing,
+            Some(found) if found.uid == uid || self.may_be_public(&found) => Found::Here(found),
+            Some(found) => Found::PassedOver(found),
+        })
+    }
+
+    /// Every workspace finds a public name where it has none of its own, and runs what it stands for with the rights of its
+    /// jobs' owners: so nobody but root gives one that a job may mean otherwise.
+    fn may_be_public(&self, record: &NameRecord) -> bool {
+        let workspace = names::workspace_of(&record.name, &self.given().sources.default_registry);
+        record.uid == 0 || workspace.is_some_and(|workspace| self.workspaces.may_submit(&workspace, record.uid))
+    }
+
+    /// Refuses a name before what it is to stand for is brought.
+    pub fn check_name(&self, kind: &Kind, name: &str, uid: u32) -> Result<(), ImageError> {
+        let name = self.canonical(name)?;
+        let record = NameRecord { name, kind: kind.clone(), digest: Digest::of(b""), uid, at: Timestamp(0) };
+        self.check_public(&record)
+    }
+
+    fn check_public(&self, record: &NameRecord) -> Result<(), ImageError> {
+        match record.kind == Kind::Public && !self.may_be_public(record) {
+            true => Err(ImageError::NotForAll { name: record.name.clone() }),
+            false => Ok(()),
+        }
     }
 
     /// What a name of this kind stands for.
@@ -297,10 +340,22 @@ impl Images {
         with_record.filter_map(Result::transpose).collect()
     }
 
-    /// Gives a name to an image. A public one of somebody else's stays theirs.
+    /// Gives a name to an image. What somebody else has given stays so where it is theirs alone to change.
     pub fn tag(&self, record: &NameRecord) -> Result<(), ImageError> {
         let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_owner(record, record.uid)?;
+        self.check_public(record)?;
+        self.check_giver(record, record.uid, Some(&record.digest))?;
+        self.write_name(record)
+    }
+
+    /// Keeps what a job has brought from a file of the machine under the file's name, which says where it came from and by
+    /// which no job finds it.
+    pub fn note(&self, record: &NameRecord) -> Result<(), ImageError> {
+        let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_name(record)
+    }
+
+    fn write_name(&self, record: &NameRecord) -> Result<(), ImageError> {
         self.names().write(record).map_err(stored(&self.root, "write the name of the image", 4096))
     }
 
@@ -317,17 +372,25 @@ impl Images {
     /// Takes a name away for user `uid`; its layers go with the next [`Self::prune`].
     pub fn untag(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
         let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_owner(record, uid)?;
+        self.check_giver(record, uid, None)?;
         self.names().remove(record).map_err(failed("remove the name of the image"))
     }
 
-    fn check_owner(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
-        if record.kind != Kind::Public || uid == 0 {
+    /// A public name is its giver's, and so is one of a workspace in whose directory of job files nobody replaces what is
+    /// another one's. To give it to the image that it has is no change.
+    fn check_giver(&self, record: &NameRecord, uid: u32, new: Option<&Digest>) -> Result<(), ImageError> {
+        let is_giver_s = match &record.kind {
+            Kind::Mine { workspace } => self.workspaces.is_sticky(workspace),
+            Kind::Public | Kind::Preset => true,
+        };
+        if uid == 0 || !is_giver_s {
             return Ok(());
         }
-        match self.find_of_kind(&record.kind, &record.name)?.filter(|found| found.uid != uid) {
-            Some(found) => Err(ImageError::NotYours { name: found.name, owner: found.uid }),
-            None => Ok(()),
+        match self.find_of_kind(&record.kind, &record.name)? {
+            Some(found) if found.uid != uid && new != Some(&found.digest) => {
+                Err(ImageError::NotYours { name: found.name, kind: found.kind, owner: found.uid })
+            }
+            _ => Ok(()),
         }
     }
 

@@ -252,7 +252,7 @@ impl<S: Store> Reconciler<S> {
         match event {
             Event::Files(arrivals) => arrivals.into_iter().for_each(|arrival| self.file(arrival)),
             Event::News(task) => self.works.push(Work::Look { task, after: Look::Sign }),
-            Event::Preparing { key, run, what } => self.preparing(&key, run, what),
+            Event::Preparing { key, run, told } => self.preparing(&key, run, told),
             Event::Delivering { key, run, state, note } => self.delivering(&key, run, state, note),
             Event::Done(outcome) => self.done(outcome),
             Event::Request(request) => self.request(request),

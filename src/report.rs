@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{AssetName, Bytes, GpuUuid, Timestamp, format_duration};
+use crate::ids::{Bytes, GpuUuid, Timestamp, format_duration};
 use crate::spec::Diagnostic;
 use crate::status::{State, TaskEnd};
 use crate::store::record::{AttemptRecord, EventRecord, JobRecord, RunRecord, TaskPhase, TaskRecord};
@@ -201,7 +201,7 @@ pub struct Publication {
     /// The last word on runs that made way for newer ones.
     pub retired: Vec<JobReport>,
     /// Datasets that a run will see which has not chosen its own yet.
-    pub awaited: BTreeSet<AssetName>,
+    pub awaited: BTreeSet<String>,
 }
 
 /// What becomes of a job's published files.

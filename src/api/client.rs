@@ -217,8 +217,9 @@ impl Client {
     }
 
     /// What has been used since a time, ms since 1970, who has used most first. It is asked for by name: what runs uses more from page to page.
-    pub async fn usage(&self, by: By, since: u64) -> Result<Vec<UsageView>, ClientError> {
-        let used = self.all("usage", &format!("by={}&since={since}&sort=name", by.name())).await?;
+    pub async fn usage(&self, by: By, workspace: Option<&str>, since: u64) -> Result<Vec<UsageView>, ClientError> {
+        let of = workspace.map(|workspace| format!("&workspace={}", escape(workspace))).unwrap_or_default();
+        let used = self.all("usage", &format!("by={}&since={since}&sort=name{of}", by.name())).await?;
         Ok(list::sorted(used))
     }
 

@@ -8,7 +8,7 @@ use super::awaited::Awaited;
 use super::error::ApiError;
 use super::rights;
 use crate::assets::removal::{self, RemoveError, Remover};
-use crate::assets::{ASIDE_DATA, LATEST, MissingError, Part, Place, SHARED, Shelf, manifest_of};
+use crate::assets::{ASIDE_DATA, LATEST, Named, Part, Place, SHARED, Shelf, manifest_of};
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey};
 use crate::reconcile::Caller;
@@ -73,11 +73,6 @@ fn awaiting<'a>(
     let newest = shelf.newest(&Path::new(home).join(Part::Datasets.as_str()).join(name));
     let is_newest = or_absent(newest)?.as_deref() == Some(version);
     Ok(move || {
-        // Where it cannot be looked, it may be this one.
-        let is_home = |key: &JobKey, name: &AssetName| match shelf.home(&key.workspace, Part::Datasets, name) {
-            Ok(found) => found == home,
-            Err(error) => !matches!(error, MissingError::Nothing { .. }),
-        };
         awaited.by(|key, dataset| {
             if dataset.source != DataSource::Dataset {
                 return false;
@@ -96,7 +91,8 @@ fn awaiting<'a>(
             let asked = dataset.version.as_ref().map(AssetName::as_str).filter(|asked| *asked != LATEST);
             let is_version = asked.map_or(is_newest, |asked| asked == version);
             let is_named = dataset.name.as_str() == name && is_version;
-            is_named && is_home(key, &dataset.name)
+            let named = Named { workspace: &key.workspace, whose: dataset.whose, name: &dataset.name };
+            is_named && shelf.may_lie_in(home, named)
         })
     })
 }

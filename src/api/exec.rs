@@ -28,7 +28,7 @@ use super::error::ApiError;
 use super::frames::{Frame, FrameReader, PROTOCOL, WINDOW};
 use super::jobs::{self, show_with};
 use super::rates::Who;
-use super::server::{Body, Call, Context, in_full, whole};
+use super::server::{Body, Call, Context, in_full, object};
 use super::tokens::{Held, Tokens};
 use super::wire::ExecRequest;
 use crate::engine::local::{Ends, Entered, Pipes};
@@ -59,8 +59,7 @@ pub(super) async fn begin(call: Call, context: &Context) -> Result<Response<Body
         return Err(ApiError::Bad(format!("exec wants the headers Connection: Upgrade and Upgrade: {PROTOCOL}")));
     }
     let upgrade = hyper::upgrade::on(&mut request);
-    let body = whole(request.into_body(), most).await?;
-    let wanted: ExecRequest = serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
+    let wanted: ExecRequest = object(request.into_body(), most).await?;
     let order = wanted.order().map_err(ApiError::Bad)?;
     let session = context.sessions.begin(Who::User(caller.uid)).map_err(ApiError::TooMany)?;
     let detail = show_with(context, caller, key.clone(), None, Kept::Inside).await?;

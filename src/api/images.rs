@@ -4,24 +4,28 @@
 //! whoever asked goes away: others may wait for the same layers.
 
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use hyper::body::{Bytes, Incoming};
+use hyper::Request;
+use hyper::body::{Body as _, Bytes, Incoming};
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::flow::Flow;
 use super::rights::may_submit;
-use super::server::{Body, blocking};
+use super::server::{Body, blocking, is_asked_first};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
+use crate::config::Paths;
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
-    Format, ImageError, ImageRecord, Images, InUse, Keep, Kind, Local, NameRecord, Progress, Pruned, Wanted,
+    Format, Found, ImageError, ImageRecord, Images, InUse, Keep, Kind, Local, NameRecord, Progress, Pruned, Wanted,
+    Workspaces,
 };
 use crate::reconcile::Caller;
 use crate::spec::Image;
@@ -38,6 +42,12 @@ const BROUGHT_AT_ONCE: usize = 8;
 pub type AskInUse = Arc<dyn Fn() -> io::Result<InUse> + Send + Sync>;
 /// Removes what has not been used for so long.
 pub type PruneMore = Arc<dyn Fn(Duration) -> io::Result<()> + Send + Sync>;
+
+/// Where it comes to lie, and how many bytes of it.
+struct Space {
+    becomes: Received,
+    most: u64,
+}
 
 /// The store, and what of it is in use.
 #[derive(Clone)]
@@ -60,8 +70,26 @@ impl From<ImageError> for ApiError {
     fn from(error: ImageError) -> Self {
         match error {
             ImageError::Unknown { .. } => ApiError::NotFound(error.to_string()),
+            ImageError::NotForAll { .. } => ApiError::Forbidden(error.to_string()),
             other => ApiError::Conflict(other.to_string()),
         }
+    }
+}
+
+/// The rights to job files, as the store of images asks for them.
+#[derive(Debug)]
+pub struct ByJobFiles(pub Paths);
+
+impl Workspaces for ByJobFiles {
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool {
+        may_submit(&self.0.jobs_d(), workspace.as_str(), uid)
+    }
+
+    fn is_sticky(&self, workspace: &str) -> bool {
+        const STICKY: u32 = 0o1000;
+        let Ok(workspace) = workspace.parse() else { return true };
+        // Where it has gone, nobody has a say but root.
+        std::fs::metadata(self.0.job_files(&workspace)).map_or(true, |found| found.mode() & STICKY != 0)
     }
 }
 
@@ -124,18 +152,21 @@ impl ImageService {
 
     fn find(&self, caller: &Caller, query: &NameQuery) -> Result<NameRecord, ApiError> {
         // As it was given, which is how files of images are called, or in full.
-        let given = self.find_exactly(query, &query.name)?;
-        let found = match given {
-            None => self.find_exactly(query, &self.images.canonical(&query.name)?)?,
+        let found = match self.find_exactly(caller, query, &query.name)? {
+            Found::Nothing => self.find_exactly(caller, query, &self.images.canonical(&query.name)?)?,
             found => found,
         };
-        Ok(found.filter(|found| self.sees(caller, &found.kind)).ok_or_else(|| unknown(&query.name))?)
+        match found {
+            Found::Here(found) if self.sees(caller, &found.kind) => Ok(found),
+            Found::PassedOver(found) => Err(ApiError::NotFound(format!("{}; --public names it", found.passed_over()))),
+            Found::Here(_) | Found::Nothing => Err(unknown(&query.name).into()),
+        }
     }
 
-    fn find_exactly(&self, query: &NameQuery, name: &str) -> Result<Option<NameRecord>, ApiError> {
+    fn find_exactly(&self, caller: &Caller, query: &NameQuery, name: &str) -> Result<Found, ApiError> {
         Ok(match query.kind {
-            Some(_) => self.images.find_of_kind(&Self::kind(query)?, name)?,
-            None => self.images.find(Self::workspace(query)?.as_str(), name)?,
+            Some(_) => self.images.find_of_kind(&Self::kind(query)?, name)?.map_or(Found::Nothing, Found::Here),
+            None => self.images.find(Self::workspace(query)?.as_str(), name, caller.uid)?,
         })
     }
 
@@ -165,6 +196,7 @@ impl ImageService {
         self.check(&caller, &kind)?;
         let service = self.clone();
         blocking(move || {
+            service.images.check_name(&kind, &new, caller.uid)?;
             // Between the look and the name nothing is pruned.
             let _held = service.images.hold();
             // The kind is that of the new name.
@@ -247,6 +279,7 @@ impl ImageService {
             )));
         };
         let (images, uid) = (self.images.clone(), caller.uid);
+        images.check_name(&kind, &name, uid)?;
         Ok(self.follow(move |progress| {
             images.pull(&Wanted { name: &name, kind: &kind, uid, workspace: workspace.as_str() }, progress)
         }))
@@ -257,9 +290,15 @@ impl ImageService {
         &self,
         caller: Caller,
         query: ImportQuery,
-        mut body: Incoming,
+        request: Request<Incoming>,
     ) -> Result<Body, ApiError> {
-        let received = self.receive_for(&caller, &query, &mut body).await;
+        let is_asked_first = is_asked_first(&request);
+        let mut body = request.into_body();
+        let received = match self.space_for(&caller, &query, body.size_hint().lower()) {
+            Err(error) if is_asked_first => return Err(error),
+            Err(error) => Err(error),
+            Ok(space) => self.receive(space, &mut body).await,
+        };
         if received.is_err() {
             // Whoever still sends when the connection is closed hears that it is broken, and not why.
             while let Some(Ok(_)) = body.frame().await {}
@@ -284,26 +323,29 @@ impl ImageService {
         }))
     }
 
-    async fn receive_for(
-        &self,
-        caller: &Caller,
-        query: &ImportQuery,
-        body: &mut Incoming,
-    ) -> Result<Received, ApiError> {
+    /// For an archive that the caller may bring, and which is said to have so many bytes.
+    fn space_for(&self, caller: &Caller, query: &ImportQuery, bytes: u64) -> Result<Space, ApiError> {
         let (kind, workspace) = (Self::kind(&query.name)?, Self::workspace(&query.name)?);
         self.check(caller, &kind)?;
         self.check(caller, &Kind::Mine { workspace: workspace.to_string() })?;
+        if !query.name.name.is_empty() {
+            self.images.check_name(&kind, &query.name.name, caller.uid)?;
+        }
         let format = match query.format.as_deref() {
             None => Format::Archive,
             Some("oci-archive") => Format::Oci,
             Some("docker-archive") => Format::Docker,
             Some(other) => return Err(ApiError::Bad(format!("format = {other}: there is no such format"))),
         };
-        Ok(Received { kind, workspace, format, file: self.receive(body).await? })
+        let (file, most) = self.images.spool()?;
+        match bytes > most {
+            true => Err(self.images.no_room(bytes).into()),
+            false => Ok(Space { becomes: Received { kind, workspace, format, file }, most }),
+        }
     }
 
-    async fn receive(&self, body: &mut Incoming) -> Result<std::fs::File, ApiError> {
-        let (mut file, most) = self.images.spool()?;
+    async fn receive(&self, space: Space, body: &mut Incoming) -> Result<Received, ApiError> {
+        let Space { mut becomes, most } = space;
         let mut received = 0;
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|error| ApiError::Bad(format!("the archive did not arrive whole: {error}")))?;
@@ -311,7 +353,7 @@ impl ImageService {
             received += data.len() as u64;
             let written = match received > most {
                 true => Err(io::ErrorKind::StorageFull.into()),
-                false => tokio::task::block_in_place(|| file.write_all(&data)),
+                false => tokio::task::block_in_place(|| becomes.file.write_all(&data)),
             };
             written.map_err(|error| match error.kind() {
                 io::ErrorKind::StorageFull => self.images.no_room(received).into(),
@@ -320,7 +362,7 @@ impl ImageService {
         }
         match received {
             0 => Err(ApiError::Bad("there is no archive in the request: send the file as its body".to_owned())),
-            _ => Ok(file),
+            _ => Ok(becomes),
         }
     }
 

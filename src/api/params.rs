@@ -127,6 +127,7 @@ pub(super) const TOKENS: &[Param] = &[
 ];
 pub(super) const USAGE: &[Param] = &[
     param("by", Kind::OneOf(&["user", "workspace", "job"]), "By what; workspace when absent."),
+    param("workspace", Kind::Name, "Only what was used in this workspace."),
     param("since", Kind::Time, "Since then; from the beginning when absent."),
     TEXT,
     NEAR,

@@ -13,7 +13,7 @@ use super::logs::ranges::Asked;
 use super::params::WAIT;
 use super::query::Values;
 use super::routes::Action;
-use super::server::{Body, Call, Context, blocking, in_full, json, stream, whole};
+use super::server::{Body, Call, Context, blocking, in_full, json, object, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
 use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
@@ -98,7 +98,8 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::Usage => {
             let by = call.query.text("by").map_or(Ok(By::Workspace), str::parse).map_err(ApiError::Bad)?;
             let since = call.query.time("since").unwrap_or(Timestamp(0));
-            page(usage::list(context, &caller, by, since).await?, &call.query).await
+            let asked = usage::Asked { by, since, workspace: call.query.text("workspace") };
+            page(usage::list(context, &caller, asked).await?, &call.query).await
         }
         Action::Workspaces => page(storage::list(context, &caller).await?, &call.query).await,
         Action::Workspace => ok(&storage::detail(context, &caller, call.place(0)).await?),
@@ -150,7 +151,7 @@ async fn images(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
         Action::PullImage => stream(service.pull(&caller, query)?, "application/x-ndjson"),
         Action::ImportImage => {
             let query = ImportQuery { name: query, tag: call.query.owned("tag"), format: call.query.owned("format") };
-            stream(service.import(caller, query, call.request.into_body()).await?, "application/x-ndjson")
+            stream(service.import(caller, query, call.request).await?, "application/x-ndjson")
         }
         Action::PruneImages => {
             ok(&service.prune(caller, call.query.number("unused_s").map(Duration::from_secs)).await?)
@@ -267,9 +268,7 @@ async fn tokens(call: Call, context: &Context) -> Result<Response<Body>, ApiErro
             done(blocking(move || tokens.remove(&name, uid, &caller)).await?)
         }
         _ => {
-            let body = whole(call.request.into_body(), most).await?;
-            let wanted: TokenRequest =
-                serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string()))?;
+            let wanted: TokenRequest = object(call.request.into_body(), most).await?;
             let uid = user_of(wanted.user.clone(), &caller).await?;
             let paths = context.paths.clone();
             let made = blocking(move || {

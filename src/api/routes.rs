@@ -516,7 +516,7 @@ mod tests {
             "GET /v1/jobs/{workspace}/{job}/metrics?task",
             "POST /v1/jobs/{workspace}/{job}/exec",
             "GET /v1/gpus",
-            "GET /v1/usage?by&since&text&name&sort&limit&after",
+            "GET /v1/usage?by&workspace&since&text&name&sort&limit&after",
             "GET /v1/templates?workspace&user&since&until&text&name&sort&limit&after",
             "PUT /v1/templates/{workspace}/{template}?new",
             "DELETE /v1/templates/{workspace}/{template}",

@@ -12,12 +12,13 @@ use std::time::Duration;
 
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Bytes, Incoming};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, EXPECT, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Request as HttpRequest, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
@@ -274,6 +275,13 @@ async fn respond(
     let query = Values::read(request.uri().query().unwrap_or_default(), route.query).map_err(ApiError::Bad)?;
     check_reach(&caller, route, &places, &query)?;
     let call = Call { route, places, query, caller, token, request };
+    if matches!(route.takes, Takes::Json(..) | Takes::Text(..)) && is_asked_first(&call.request) {
+        let most = call.body_max();
+        // Before it is sent.
+        if call.request.body().size_hint().lower() > most as u64 {
+            return Err(ApiError::TooLarge(most));
+        }
+    }
     if !route.is_short() {
         return router::carry_out(call, context).await;
     }
@@ -292,6 +300,21 @@ pub(super) async fn whole(body: Incoming, most: usize) -> Result<Bytes, ApiError
         Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLarge(most)),
         Err(error) => Err(ApiError::Bad(format!("the request cannot be read: {error}"))),
     }
+}
+
+/// What a body says that is to be one object of JSON. An array of its values in their order, which serde would take as well,
+/// is none, and stands in no document.
+pub(super) async fn object<T: DeserializeOwned>(body: Incoming, most: usize) -> Result<T, ApiError> {
+    let body = whole(body, most).await?;
+    match body.trim_ascii_start().first() {
+        Some(b'{') => serde_json::from_slice(&body).map_err(|error| ApiError::Bad(error.to_string())),
+        _ => Err(ApiError::Bad("the body is to be one object of JSON, {…}".to_owned())),
+    }
+}
+
+/// Whether somebody waits for a word before they send the body. They hear that as soon as it is read.
+pub(super) fn is_asked_first<T>(request: &HttpRequest<T>) -> bool {
+    request.headers().contains_key(EXPECT)
 }
 
 /// An answer that comes as it is made.

@@ -85,7 +85,7 @@ pub struct TokenRequest {
     pub workspaces: Option<Vec<String>>,
     /// Seconds from now; for ever when absent.
     #[serde(default, deserialize_with = "whole_number")]
-    #[schemars(range(max = 3_155_760_000_u64))]
+    #[schemars(range(min = 1, max = 3_155_760_000_u64))]
     pub expires_in_s: Option<u64>,
 }
 
@@ -96,8 +96,9 @@ const LIFE_MAX: u64 = 3_155_760_000;
 fn whole_number<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let Some(number) = Option::<serde_json::Number>::deserialize(from)? else { return Ok(None) };
     let text = number.to_string();
-    let whole = text.strip_suffix(".0").unwrap_or(&text).parse::<u64>().ok().filter(|seconds| *seconds <= LIFE_MAX);
-    let wrong = || format!("{text} is no whole number of seconds, from 0 to {LIFE_MAX} (a hundred years)");
+    let whole =
+        text.strip_suffix(".0").unwrap_or(&text).parse::<u64>().ok().filter(|seconds| (1..=LIFE_MAX).contains(seconds));
+    let wrong = || format!("{text} is no whole number of seconds, from 1 to {LIFE_MAX} (a hundred years)");
     whole.map(Some).ok_or_else(|| serde::de::Error::custom(wrong()))
 }
 
@@ -414,7 +415,7 @@ mod tests {
             serde_json::from_str::<TokenRequest>(&asked).map(|wanted| wanted.expires_in_s)
         };
         assert_eq!(["60", "60.0", "null"].map(|time| read(time).unwrap()), [Some(60), Some(60), None]);
-        for wrong in ["-1", "1.5", "1e30", "\"60\"", "3155760001"] {
+        for wrong in ["-1", "0", "1.5", "1e30", "\"60\"", "3155760001"] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

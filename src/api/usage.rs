@@ -52,14 +52,24 @@ pub struct UsageView {
     pub total: UsageTotal,
 }
 
+/// What is asked for.
+pub(super) struct Asked<'a> {
+    pub(super) by: By,
+    pub(super) since: Timestamp,
+    /// All when absent.
+    pub(super) workspace: Option<&'a str>,
+}
+
 /// What the caller may see: root everything, others what their own jobs have used, and the sums of workspaces that they may enter.
 pub(super) async fn list(
     context: &Context,
     caller: &Caller,
-    by: By,
-    since: Timestamp,
+    Asked { by, since, workspace }: Asked<'_>,
 ) -> Result<Vec<UsageView>, ApiError> {
     let mut used = ask(context, |answer| Request::Usage { since, answer }).await?;
+    let is_asked = |of: &WorkspaceName| workspace.is_none_or(|name| name == of.as_str());
+    used.attempts.retain(|used| is_asked(&used.workspace));
+    used.days.retain(|day| is_asked(&day.workspace));
     let entered = if by == By::Workspace { entered(context, caller, &used).await? } else { BTreeSet::new() };
     let is_told = |workspace: &WorkspaceName, owner: u32| match by {
         By::User | By::Job => caller.reaches(workspace.as_str()) && (caller.uid == 0 || owner == caller.uid),

@@ -303,6 +303,8 @@ pub struct EventQuery {
     pub follow: bool,
     /// Only those of this job.
     pub job: Option<JobKey>,
+    /// Only those of jobs of this workspace; that of the job where one is named.
+    pub workspace: Option<String>,
     /// Only those that came then or later, ms since 1970.
     pub since: Option<u64>,
     /// Only those that came then or earlier.
@@ -315,7 +317,7 @@ impl EventQuery {
         encode([
             ("after", Some(self.after.to_string())),
             ("follow", self.follow.then(|| "1".to_owned())),
-            ("workspace", self.job.as_ref().map(|key| key.workspace.to_string())),
+            ("workspace", self.job.as_ref().map(|key| key.workspace.to_string()).or_else(|| self.workspace.clone())),
             ("job", self.job.as_ref().map(|key| key.job.to_string())),
             ("since", number(self.since)),
             ("until", number(self.until)),

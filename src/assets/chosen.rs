@@ -5,19 +5,15 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::manifest::{State, state};
-use super::{DRAFT, LATEST, MANIFEST, MissingError, OWN, Part, Place, Shelf, is_absent, manifest_of};
-use crate::ids::{AssetName, WorkspaceName};
+use super::{DRAFT, LATEST, MANIFEST, MissingError, Named, OWN, Part, Place, Shelf, is_absent, manifest_of};
+use crate::ids::AssetName;
 
 impl Shelf {
-    /// Which directory a job of `workspace` sees that names this dataset now: without a version the newest one.
-    pub fn dataset(
-        &self,
-        workspace: &WorkspaceName,
-        name: &AssetName,
-        version: Option<&AssetName>,
-    ) -> Result<Place, MissingError> {
-        let io = |source| MissingError::Io { part: Part::Datasets, name: name.clone(), source };
-        let mut place = Place { home: self.home(workspace, Part::Datasets, name)?, name: name.clone(), version: None };
+    /// Which directory a job sees that names this dataset now: without a version the newest one.
+    pub fn dataset(&self, named: Named<'_>, version: Option<&AssetName>) -> Result<Place, MissingError> {
+        let name = named.name;
+        let io = |source| named.unseen(Part::Datasets, source);
+        let mut place = Place { home: self.home(Part::Datasets, named)?, name: name.clone(), version: None };
         let dataset = place.path(Part::Datasets);
         // Asked first: a draft that has become a version meanwhile is found as that.
         let has_draft = self.is_directory(&dataset.join(DRAFT)).map_err(io)?;
@@ -95,11 +91,14 @@ impl Shelf {
 mod tests {
     use super::*;
     use crate::assets::manifest::pending;
+    use crate::ids::Whose;
     use std::fs;
 
     fn seen(shelf: &Shelf, version: Option<&str>) -> Result<Option<String>, String> {
         let version = version.map(|version| version.parse().unwrap());
-        let place = shelf.dataset(&"default".parse().unwrap(), &"d".parse().unwrap(), version.as_ref());
+        let (workspace, name) = ("default".parse().unwrap(), "d".parse().unwrap());
+        let named = Named { workspace: &workspace, whose: Whose::Nearest, name: &name };
+        let place = shelf.dataset(named, version.as_ref());
         place.map(|place| place.version).map_err(|error| error.to_string())
     }
 

@@ -21,7 +21,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::freeze::{ignore_absent, point_latest, remove_below, reopened};
 use super::removal::{Remover, gone, put_aside, told};
-use super::{LATEST, Shelf, is_absent};
+use super::{LATEST, Shelf, flag, is_absent};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 
 /// In `jobs/JOB/runs/`, which models and outputs run `number` sees: the run of each, by [`newest_of`] and [`one_of`].
@@ -63,7 +63,7 @@ impl Model {
 /// Why a model is not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
-    #[error("there is no model {0}; `trainyard model ls` lists them")]
+    #[error("there is no model {model}; `trainyard model ls{of}` lists them", model = .0, of = flag(.0.workspace.as_str()))]
     Unknown(Model),
     #[error("model {model} is used, or will be, by a job that is not over{}: stop that, or take it out of its file", told(.by))]
     InUse { model: Model, by: String },

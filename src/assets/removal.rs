@@ -13,7 +13,7 @@ use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::freeze::{ignore_absent, newest, point_latest, remove_below, reopened};
 use super::manifest::{State, state};
-use super::{LATEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
+use super::{LATEST, OWN, Part, SHARED, Shelf, flag, is_absent, manifest_of};
 use crate::ids::JobKey;
 use crate::sys::file::optional;
 
@@ -41,9 +41,10 @@ impl Remover<'_> {
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveError {
     #[error(
-        "there is no published version {version} of {dataset}; `trainyard dataset show {dataset}` lists what there is"
+        "there is no published version {version} of {dataset}; `trainyard dataset show {dataset}{}` lists what there is",
+        flag(.home)
     )]
-    Unknown { dataset: String, version: String },
+    Unknown { home: String, dataset: String, version: String },
     #[error(
         "there is no published version {version} of {dataset} in workspace {home}; in {shared} there is: `--{shared}` names that one"
     )]
@@ -73,7 +74,7 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
     let (dataset, version) = (name.to_owned(), version.to_owned());
     let io = |source| RemoveError::Io { dataset: dataset.clone(), version: version.clone(), source };
     let unknown = || match shared_with(shelf, home, name, &version) {
-        None => RemoveError::Unknown { dataset: dataset.clone(), version: version.clone() },
+        None => RemoveError::Unknown { home: home.to_owned(), dataset: dataset.clone(), version: version.clone() },
         Some(shared) => {
             RemoveError::Shared { home: home.to_owned(), dataset: dataset.clone(), version: version.clone(), shared }
         }

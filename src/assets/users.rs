@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::{ASIDE_DATA, AWAITED, DRAFT, MissingError, Part, Place, Shelf, aside_of, is_absent, seen_file};
-use crate::ids::JobKey;
+use super::{ASIDE_DATA, AWAITED, DRAFT, Named, Part, Place, Shelf, aside_of, is_absent, seen_file};
+use crate::ids::{JobKey, Whose};
 
 impl Shelf {
     /// A job that is not over and sees the dataset, or only one `version` of it: by its name, or as the draft of which it was made.
@@ -62,16 +62,17 @@ impl Shelf {
                     Err(error) if is_absent(&error) => continue,
                     file => file?,
                 };
-                if !io::read_to_string(file)?.lines().any(|awaited| awaited == name) {
+                let lines = io::read_to_string(file)?;
+                let mut awaited = lines.lines().map(Whose::of).filter(|(_, awaited)| *awaited == name).peekable();
+                if awaited.peek().is_none() {
                     continue;
                 }
                 let key = key_of(&workspace, &job)?;
                 let Ok(asset) = name.parse() else { continue };
-                // Where it cannot be looked, it may be this one.
-                match self.home(&key.workspace, Part::Datasets, &asset) {
-                    Err(MissingError::Nothing { .. }) => {}
-                    Ok(found) if found != home => {}
-                    _ => return Ok(Some(key)),
+                if awaited
+                    .any(|(whose, _)| self.may_lie_in(home, Named { workspace: &key.workspace, whose, name: &asset }))
+                {
+                    return Ok(Some(key));
                 }
                 let aside: Vec<BTreeMap<String, Place>> = self.set_aside(&place, ASIDE_DATA)?;
                 if aside.iter().flat_map(BTreeMap::values).any(|seen| seen.home == home && seen.name == asset) {

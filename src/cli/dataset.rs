@@ -25,7 +25,7 @@ use super::whose::{self, Whose};
 use super::{Exit, NotFound, WrongArgument};
 use crate::api::client::Client;
 use crate::assets::manifest::{self, Difference, Reader, State, Totals, shown, verify};
-use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, freeze::may_be_version};
+use crate::assets::{DRAFT, LATEST, MANIFEST, SHARED, flag, freeze::may_be_version};
 use crate::ids::{AssetName, Bytes, WorkspaceName};
 use crate::sys::process;
 
@@ -110,14 +110,19 @@ pub(super) async fn run(
         DatasetVerb::Ls { text, workspace, listed } => {
             list(root, &workspace, text.as_deref().unwrap_or_default(), listed.form(format))
         }
-        DatasetVerb::Show { name, home } => show(&dataset_of(root, &home, &name)?, &name, format),
+        DatasetVerb::Show { name, home } => show(&dataset_of(root, &home, &name)?, &name, &flag(home.home()), format),
         DatasetVerb::Import { source, name, home } => {
             import::import(&datasets(root, home.home())?, &name, &source, format).await
         }
-        DatasetVerb::Publish { name, version, home } => publish(&datasets(root, home.home())?, &name, &version, format),
+        DatasetVerb::Publish { name, version, home } => {
+            let dataset = datasets(root, home.home())?.join(name.as_str());
+            // What has no directory has no draft either.
+            found(&dataset, &name, &flag(home.home()))?;
+            publish(&datasets(root, home.home())?, &name, (&version, &flag(home.home())), format)
+        }
         DatasetVerb::Verify { dataset, home } => {
             let (name, version) = split(&dataset)?;
-            check(&dataset_of(root, &home, &name)?, &name, version.as_ref(), format)
+            check(&dataset_of(root, &home, &name)?, &name, (version.as_ref(), &flag(home.home())), format)
         }
         DatasetVerb::Rm { datasets, home } => {
             let client = client()?;
@@ -237,20 +242,21 @@ fn open_manifest(dataset: &Path, version: &str) -> io::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(manifest_path(dataset, version))?))
 }
 
-const LISTED: &str = "`trainyard dataset ls` lists them";
-const PUBLISHED_BY: &str = "`trainyard dataset publish` makes one of its draft";
-
-fn found(dataset: &Path, name: &AssetName) -> anyhow::Result<Found> {
+/// `of` is what says on the command line whose it is.
+fn found(dataset: &Path, name: &AssetName, of: &str) -> anyhow::Result<Found> {
     match look(dataset) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(NotFound(format!("there is no dataset {name} at {}; {LISTED}", dataset.display())).into())
+            // A list has those that all share as well.
+            let of = if of.starts_with(" -w") { of } else { "" };
+            let listed = format!("`trainyard dataset ls{of}` lists them");
+            Err(NotFound(format!("there is no dataset {name} at {}; {listed}", dataset.display())).into())
         }
         found => found.with_context(|| format!("cannot look into {}", dataset.display())),
     }
 }
 
-fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit> {
-    let found = found(dataset, name)?;
+fn show(dataset: &Path, name: &AssetName, of: &str, format: Format) -> anyhow::Result<Exit> {
+    let found = found(dataset, name, of)?;
     let mut rows = Vec::new();
     for version in &found.versions {
         let (mut totals, mut published) = (None, "is being published".to_owned());
@@ -276,11 +282,11 @@ fn show(dataset: &Path, name: &AssetName, format: Format) -> anyhow::Result<Exit
         vec![mark, totals.map_or(String::new(), |totals| totals.files.to_string()), size, published]
     });
     match found.versions.is_empty() {
-        true => output::line(&format!("{name} has no published version; {PUBLISHED_BY}"))?,
+        true => output::line(&unpublished(name, of))?,
         false => output::table(&["VERSION", "FILES", "SIZE", "PUBLISHED"], &rows.collect::<Vec<_>>())?,
     }
     if found.has_draft {
-        output::line(&format!("and a draft: `trainyard dataset publish {name} VERSION` makes a version of it"))?;
+        output::line(&format!("and a draft: `trainyard dataset publish {name} VERSION{of}` makes a version of it"))?;
     }
     Ok(Exit::Success)
 }
@@ -297,7 +303,12 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// How many of those that write to a draft are named.
 const TOLD_WRITERS: usize = 3;
 
-fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Format) -> anyhow::Result<Exit> {
+fn publish(
+    datasets: &Path,
+    name: &AssetName,
+    (version, of): (&AssetName, &str),
+    format: Format,
+) -> anyhow::Result<Exit> {
     let dataset = &datasets.join(name.as_str());
     let (draft, target) = (dataset.join(DRAFT), dataset.join(version.as_str()));
     if !may_be_version(version.as_str()) {
@@ -308,7 +319,7 @@ fn publish(datasets: &Path, name: &AssetName, version: &AssetName, format: Forma
         bail!("{name} has a version {version} already; what is published is not replaced: take another name");
     }
     if !fs::symlink_metadata(&draft).is_ok_and(|metadata| metadata.is_dir()) {
-        bail!("{name} has no draft: put files into {}, or `trainyard dataset import PATH {name}`", draft.display());
+        bail!("{name} has no draft: put files into {}, or `trainyard dataset import PATH {name}{of}`", draft.display());
     }
     if fs::read_dir(&draft)?.next().is_none() {
         bail!("the draft of {name} is empty: put files into {}", draft.display());
@@ -368,19 +379,27 @@ fn written_in(draft: &Path) -> String {
     }
 }
 
-fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: Format) -> anyhow::Result<Exit> {
-    let found = found(dataset, name)?;
+fn unpublished(name: &AssetName, of: &str) -> String {
+    format!("{name} has no published version; `trainyard dataset publish {name} VERSION{of}` makes one of its draft")
+}
+
+fn check(
+    dataset: &Path,
+    name: &AssetName,
+    (version, of): (Option<&AssetName>, &str),
+    format: Format,
+) -> anyhow::Result<Exit> {
+    let found = found(dataset, name, of)?;
     let version = match version.map(AssetName::as_str).filter(|version| *version != LATEST) {
         Some(version) => version.to_owned(),
         // Of several that are all still being published each says so.
-        None => found
-            .latest
-            .or_else(|| found.versions.last().cloned())
-            .ok_or_else(|| NotFound(format!("{name} has no published version; {PUBLISHED_BY}")))?,
+        None => {
+            found.latest.or_else(|| found.versions.last().cloned()).ok_or_else(|| NotFound(unpublished(name, of)))?
+        }
     };
     if !found.versions.contains(&version) {
         return Err(NotFound(format!(
-            "there is no published version {version} of {name}; `trainyard dataset show {name}` lists what there is"
+            "there is no published version {version} of {name}; `trainyard dataset show {name}{of}` lists what there is"
         ))
         .into());
     }
@@ -418,7 +437,7 @@ fn check(dataset: &Path, name: &AssetName, version: Option<&AssetName>, format: 
     if wrong > 0 {
         output::error(&format!(
             "{name}@{version} is not what was published: {wrong} difference(s); put the right files into the draft and \
-             `trainyard dataset publish {name} NEW-VERSION`: nothing damaged is taken over from {version}"
+             `trainyard dataset publish {name} NEW-VERSION{of}`: nothing damaged is taken over from {version}"
         ));
         return Ok(Exit::Failure);
     }

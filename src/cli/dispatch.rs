@@ -49,9 +49,11 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             exec::run(&client()?, exec::Request { interactive, tty, job, task, command }).await
         }
         Verb::Cp { from, to } => cp::run(&client()?, &from, &to, format).await,
-        Verb::Events { job, follow, after, lines, since, until, listed } => {
+        Verb::Events { job, workspace, follow, after, lines, since, until, listed } => {
+            whose::known_if_named(&cli.root, workspace.as_deref())?;
             let follow = if follow { Follow::Yes } else { Follow::No };
-            let wanted = events::Wanted::new(job, follow, after, lines, [since, until])?;
+            let of = job.map_or(events::Of::Workspace(workspace), events::Of::Job);
+            let wanted = events::Wanted::new(of, follow, after, lines, [since, until])?;
             events::run(&client()?, wanted, listed.form(format)).await
         }
         Verb::Stop { jobs, all, now, yes, dry_run } => {
@@ -107,12 +109,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             token::run(&client()?, verb, format).await
         }
         Verb::Workspace { name, listed } => workspace::run(&client()?, name.as_ref(), listed.form(format)).await,
-        Verb::Usage { by, since, csv, listed } => {
+        Verb::Usage { by, workspace, since, csv, listed } => {
+            whose::known_if_named(&cli.root, workspace.as_deref())?;
             let form = match listed.form(format) {
                 Form::Table if csv => Form::Csv,
                 form => form,
             };
-            usage::run(&client()?, by, since.as_deref(), form).await
+            usage::run(&client()?, by, workspace.as_deref(), since.as_deref(), form).await
         }
         Verb::New { job, template, from, replace, dry_run, param, advanced } => {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
@@ -129,7 +132,10 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             whose::known(&cli.root, verb.workspace())?;
             spec::run(&cli.root, &verb, format)
         }
-        Verb::Template(verb) => template::run(&cli.root, verb, format),
+        Verb::Template(verb) => {
+            whose::known_if_named(&cli.root, verb.workspace())?;
+            template::run(&cli.root, verb, format)
+        }
         Verb::Check { files, effective } => {
             check::run(&client()?, &files, &shelf::Shelf::open(&cli.root)?, effective, format).await
         }
@@ -141,9 +147,9 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         }
         Verb::Export { job, openpai: _, file } => {
             if file {
-                return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?);
+                return import::run_export_file(Path::new(&job), &shelf::Shelf::open(&cli.root)?, format);
             }
-            import::run_export(&job, &show::ask(&client()?, &job).await?)
+            import::run_export(&job, &show::ask(&client()?, &job).await?, format)
         }
         Verb::Explain { key, markdown } => explain::run(key.as_deref(), markdown, format),
         Verb::Drain { wait, undo, dry_run } => {

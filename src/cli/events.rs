@@ -16,17 +16,28 @@ pub(super) struct Wanted {
     lines: Option<usize>,
 }
 
+/// Whose.
+pub(super) enum Of {
+    Job(JobKey),
+    /// Of all that may be seen where none is named.
+    Workspace(Option<String>),
+}
+
 impl Wanted {
     /// `times`: from one on, and up to the other.
     pub(super) fn new(
-        job: Option<JobKey>,
+        of: Of,
         follow: Follow,
         after: u64,
         lines: Option<usize>,
         times: [Option<String>; 2],
     ) -> anyhow::Result<Self> {
         let [since, until] = times.map(|time| time.as_deref().map(when).transpose());
-        let query = EventQuery { after, follow: follow == Follow::Yes, job, since: since?, until: until? };
+        let (job, workspace) = match of {
+            Of::Job(job) => (Some(job), None),
+            Of::Workspace(workspace) => (None, workspace),
+        };
+        let query = EventQuery { after, follow: follow == Follow::Yes, job, workspace, since: since?, until: until? };
         Ok(Self { query, lines })
     }
 }

@@ -145,18 +145,18 @@ fn as_json(job: &Imported) -> serde_json::Value {
 }
 
 /// Prints the job of a file, put together with its template, in the form of another platform.
-pub(super) fn run_export_file(path: &Path, shelf: &Shelf) -> anyhow::Result<Exit> {
+pub(super) fn run_export_file(path: &Path, shelf: &Shelf, format: Format) -> anyhow::Result<Exit> {
     let expanded = shelf.stack(path)?.expand();
     // What it comes to without its template would be another job.
     if expanded.diagnostics.iter().any(Diagnostic::is_error) {
         shelf::tell(&expanded.diagnostics);
         return Ok(Exit::Failure);
     }
-    run_export(&path.display().to_string(), &expanded.text)
+    run_export(&path.display().to_string(), &expanded.text, format)
 }
 
 /// Prints the job `name`, whose file is `text`, in the form of another platform.
-pub(super) fn run_export(name: &str, text: &str) -> anyhow::Result<Exit> {
+pub(super) fn run_export(name: &str, text: &str, format: Format) -> anyhow::Result<Exit> {
     let (spec, found) = parse(name, text);
     let Some(spec) = spec else {
         found.iter().for_each(|diagnostic| output::error(&diagnostic.to_string()));
@@ -167,7 +167,10 @@ pub(super) fn run_export(name: &str, text: &str) -> anyhow::Result<Exit> {
     }
     let job = Path::new(name).file_name().and_then(|file| file.to_str()).unwrap_or(name);
     let document = export(job.trim_end_matches(".toml"), &spec);
-    output::line(&serde_json::to_string_pretty(&document)?)?;
+    match format {
+        Format::Json => output::json(&document)?,
+        Format::People => output::line(&serde_json::to_string_pretty(&document)?)?,
+    }
     Ok(Exit::Success)
 }
 
@@ -206,7 +209,7 @@ mod tests {
             ("command = \"x\"\nresources.spec = \"nowhere\"", Exit::Failure),
         ] {
             fs::write(&path, text).unwrap();
-            assert_eq!(run_export_file(&path, &shelf).unwrap_or(Exit::Failure), exit, "{text}");
+            assert_eq!(run_export_file(&path, &shelf, Format::People).unwrap_or(Exit::Failure), exit, "{text}");
         }
     }
 

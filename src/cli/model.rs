@@ -14,7 +14,7 @@ use super::output::{self, Format};
 use super::whose;
 use super::{Exit, WrongArgument, change};
 use crate::api::client::Client;
-use crate::assets::LATEST;
+use crate::assets::{LATEST, flag};
 use crate::ids::{JobKey, JobName, Timestamp, WorkspaceName};
 
 #[derive(Debug, Subcommand)]
@@ -62,7 +62,7 @@ pub(super) async fn run(
         ModelVerb::Ls { text, workspace, listed } => {
             list(&models(root, workspace)?, text.as_deref().unwrap_or_default(), listed.form(format))?;
         }
-        ModelVerb::Show { model, workspace } => return show(&models(root, workspace)?, model, format),
+        ModelVerb::Show { model, workspace } => return show(root, workspace, model, format),
         ModelVerb::Rm { models, workspace } => return remove(&client()?, workspace, models, format).await,
     }
     Ok(Exit::Success)
@@ -109,12 +109,13 @@ impl Model {
 }
 
 /// JOB[@RUN]; of the newest run without one.
-fn split(model: &str) -> Result<(JobName, Option<u32>), WrongArgument> {
+fn split(model: &str, workspace: &WorkspaceName) -> Result<(JobName, Option<u32>), WrongArgument> {
     let (job, run) = model.split_once('@').map_or((model, None), |(job, run)| (job, Some(run)));
     let run = run.filter(|run| *run != LATEST).map(|run| match run.parse::<u32>() {
         Ok(run) => Ok(run),
         Err(_) => Err(WrongArgument(format!(
-            "{model}: {run:?} is no number of a run, as in {job}@1; `trainyard model ls` lists them"
+            "{model}: {run:?} is no number of a run, as in {job}@1; `trainyard model ls{}` lists them",
+            flag(workspace.as_str())
         ))),
     });
     let named = job.parse().map_err(|error| WrongArgument(format!("{job:?} cannot be a job: {error}")))?;
@@ -123,7 +124,7 @@ fn split(model: &str) -> Result<(JobName, Option<u32>), WrongArgument> {
 
 /// Each is judged by itself, and every refusal is told.
 async fn remove(client: &Client, workspace: &WorkspaceName, models: &[String], format: Format) -> anyhow::Result<Exit> {
-    let named = models.iter().map(|model| match split(model)? {
+    let named = models.iter().map(|model| match split(model, workspace)? {
         (job, Some(run)) => Ok((JobKey::new(workspace.clone(), job), run)),
         (job, None) => Err(WrongArgument(format!(
             "{model}: say of which run, as in {job}@1; `latest` leads to another one when that has gone"
@@ -138,12 +139,16 @@ async fn remove(client: &Client, workspace: &WorkspaceName, models: &[String], f
     Ok(exit)
 }
 
-fn show(place: &Path, model: &str, format: Format) -> anyhow::Result<Exit> {
-    let (job, run) = split(model)?;
+fn show(root: &Path, workspace: &WorkspaceName, model: &str, format: Format) -> anyhow::Result<Exit> {
+    let place = models(root, workspace)?;
+    let (job, run) = split(model, workspace)?;
     let home = place.join(job.as_str());
     let known = runs(&home).unwrap_or_default();
     let Some(run) = run.or_else(|| known.first().copied()).filter(|run| known.contains(run)) else {
-        output::error(&format!("there is no model {model}; `trainyard model ls` lists them"));
+        output::error(&format!(
+            "there is no model {model}; `trainyard model ls{}` lists them",
+            flag(workspace.as_str())
+        ));
         return Ok(Exit::NotFound);
     };
     let path = home.join(run.to_string());

@@ -61,6 +61,9 @@ pub enum TemplateVerb {
 pub struct Filter {
     /// Only those with this in their name or description, whatever the case
     text: Option<String>,
+    /// Only those of this workspace; those of `default` are for jobs of all
+    #[arg(short, long, add = Named::Workspaces.completer())]
+    workspace: Option<String>,
     #[command(flatten)]
     origin: ps::Origin,
 }
@@ -69,6 +72,16 @@ impl Filter {
     fn apply(&self, all: &mut Vec<TemplateView>) -> anyhow::Result<()> {
         all.retain(|listed| self.text.as_ref().is_none_or(|text| matches(listed, text)));
         self.origin.retain(all, |listed| (listed.owner, listed.changed.clone()))
+    }
+}
+
+impl TemplateVerb {
+    /// The one that it names beside templates.
+    pub(super) fn workspace(&self) -> Option<&str> {
+        match self {
+            Self::Ls { filter, .. } => filter.workspace.as_deref(),
+            _ => None,
+        }
     }
 }
 
@@ -101,6 +114,8 @@ fn listed(shelf: &Shelf, key: &JobKey) -> Option<TemplateView> {
 
 fn list(shelf: &Shelf, filter: &Filter, form: Form) -> anyhow::Result<Exit> {
     let all = shelf.list_templates()?.into_iter();
+    let of = filter.workspace.as_deref();
+    let all = all.filter(|key| of.is_none_or(|workspace| workspace == key.workspace.as_str()));
     let mut found: Vec<TemplateView> = all.filter_map(|key| listed(shelf, &key)).collect();
     let is_empty = found.is_empty();
     filter.apply(&mut found)?;

@@ -7,7 +7,7 @@ use super::complete::Named;
 use super::listing::{Form, Listed, Listing, whole};
 use super::output::{self, Format};
 use super::times::{duration, seconds};
-use super::{Exit, change};
+use super::{Exit, WrongArgument, change};
 use crate::api::client::Client;
 use crate::api::tokens::{Scope, TokenRequest, TokenView};
 
@@ -61,6 +61,10 @@ pub(super) async fn run(client: &Client, verb: TokenVerb, format: Format) -> any
     match verb {
         TokenVerb::New { name, scopes, workspaces, user, expires } => {
             let expires = expires.map(|text| duration(&text)).transpose()?;
+            if expires.is_some_and(|time| time.as_secs() == 0) {
+                let why = "a token that expires at once opens nothing: say at least 1s, as in --expires 30d";
+                return Err(WrongArgument(why.to_owned()).into());
+            }
             let wanted = TokenRequest {
                 name,
                 user,

@@ -11,9 +11,15 @@ use crate::api::usage::{By, UsageView};
 const HEADS: [&str; 6] = ["ATTEMPTS", "GPU-HOURS", "CPU-HOURS", "GIB-HOURS", "PRICE", "UNPRICED"];
 const COLUMNS: &str = "attempts,gpu_hours,cpu_hours,memory_gib_hours,price,unpriced";
 
-pub(super) async fn run(client: &Client, by: By, since: Option<&str>, form: Form) -> anyhow::Result<Exit> {
+pub(super) async fn run(
+    client: &Client,
+    by: By,
+    workspace: Option<&str>,
+    since: Option<&str>,
+    form: Form,
+) -> anyhow::Result<Exit> {
     let since = since.map(when).transpose()?.unwrap_or(0);
-    let mut rows = client.usage(by, since).await?;
+    let mut rows = client.usage(by, workspace, since).await?;
     if by == By::User {
         rows.iter_mut().for_each(|row| row.name = row.name.parse().map_or_else(|_| row.name.clone(), user_name));
     }

@@ -203,6 +203,9 @@ pub enum Verb {
         /// JOB, or WORKSPACE/JOB; all jobs when absent
         #[arg(add = job_names())]
         job: Option<JobKey>,
+        /// Only of jobs of this workspace
+        #[arg(short, long, conflicts_with = "job", add = Named::Workspaces.completer())]
+        workspace: Option<String>,
         /// Go on with what happens
         #[arg(short, long)]
         follow: bool,
@@ -410,6 +413,9 @@ pub enum Verb {
         /// Add up by user, workspace or job
         #[arg(long, default_value = "workspace", value_name = "user|workspace|job")]
         by: crate::api::usage::By,
+        /// Only what was used in this workspace
+        #[arg(short, long, add = Named::Workspaces.completer())]
+        workspace: Option<String>,
         /// Only what was used within this time, as in 30d, or since a day or time, as in 2026-03-01 (UTC, as times are shown)
         #[arg(long, value_name = "TIME")]
         since: Option<String>,

@@ -96,7 +96,7 @@ fn carry_out<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>)
 fn attempt<E: Engine>(work: Work, engine: &E, events: &UnboundedSender<Event>) -> Outcome {
     match work {
         Work::Prepare { key, run, prepare } => {
-            let tell = |what| drop(events.send(Event::Preparing { key: key.clone(), run, what }));
+            let tell = |told| drop(events.send(Event::Preparing { key: key.clone(), run, told }));
             let result = engine.prepare(&prepare, &tell);
             Outcome::Prepared { key, run, result }
         }

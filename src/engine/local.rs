@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
 
-use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release};
+use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release, Told};
 use crate::config::{InForce, Paths};
 use crate::contract::{Identity, Inside, Task, TaskPlace, Unspeakable, shells, view};
 use crate::gpu::Gpus;
@@ -389,7 +389,7 @@ impl LocalEngine {
     }
 
     /// All of the preparation but what is copied in from stores, which is there before a run is queued.
-    fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+    fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         self.carrier.check(run)?;
         workdirs::prepare(&self.paths, run)?;
@@ -468,7 +468,7 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 }
 
 impl Engine for LocalEngine {
-    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+    fn prepare(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         if run.given_up.is_set() {
             return Err(EngineError("the run is no longer wanted".to_owned()));
         }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::digest::Digest;
+use super::names::Kind;
 use super::registry::{AuthFileError, ReferenceError, RegistryError};
 use super::unpack::UnpackError;
 use crate::ids::Bytes;
@@ -60,12 +61,28 @@ pub enum ImageError {
     },
     #[error("the archive gives no name to the image; give one with --name")]
     NoName,
-    #[error("the public image {name} is user {owner}'s: only they and root may change it; use another name")]
-    NotYours { name: String, owner: u32 },
+    #[error(
+        "the name {name} {of} was given by user {owner}: only they and root may change it; use another name",
+        of = of_kind(.kind)
+    )]
+    NotYours { name: String, kind: Kind, owner: u32 },
+    #[error(
+        "{name} would be found by every workspace: public names that root has not given begin with a workspace in which their giver may submit jobs; name it so, as in \"default/{rest}\" (`trainyard image tag NAME NEW --public` names an image that is there)",
+        rest = .name.rsplit('/').next().unwrap_or_default()
+    )]
+    NotForAll { name: String },
     #[error(
         "{name} names the content of an image, and this one has other content ({digest}); give it a name with a tag"
     )]
     PinnedName { name: String, digest: Digest },
+}
+
+fn of_kind(kind: &Kind) -> String {
+    match kind {
+        Kind::Mine { workspace } => format!("of workspace {workspace}"),
+        Kind::Public => "of all workspaces (public)".to_owned(),
+        Kind::Preset => "of all workspaces (preset)".to_owned(),
+    }
 }
 
 /// What is wanted of the disk: to fetch it, or room beyond what there was.

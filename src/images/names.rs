@@ -8,7 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use crate::ids::Timestamp;
+use super::registry::Reference;
+use crate::ids::{Timestamp, WorkspaceName};
 use crate::sys::file::{Durability, create_dir, optional, remove_if_there, remove_temporaries, write_whole};
 
 /// Who sees an image.
@@ -55,6 +56,16 @@ pub struct NameRecord {
     pub at: Timestamp,
 }
 
+impl NameRecord {
+    /// Why a public one is not found by the jobs of others.
+    pub fn passed_over(&self) -> String {
+        format!(
+            "the public image {} of user {} is passed over: it does not begin with a workspace in which they may submit jobs",
+            self.name, self.uid
+        )
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Names(PathBuf);
 
@@ -98,9 +109,13 @@ impl Names {
         Ok(out)
     }
 
-    /// A name that is given again to the same image has been used; it stays as old as it is.
+    /// A name that is given again to the same image has been used; it stays as old as it is, and its giver's. But what root
+    /// gives to all is root's from then on.
     pub(super) fn write(&self, record: &NameRecord) -> io::Result<()> {
-        if self.get(&record.kind, &record.name)?.is_some_and(|there| NameRecord { at: record.at, ..there } == *record) {
+        let stays = |there: NameRecord| {
+            there.digest == record.digest && (record.kind.is_mine() || record.uid != 0 || there.uid == 0)
+        };
+        if self.get(&record.kind, &record.name)?.is_some_and(stays) {
             return self.touch(record);
         }
         let path = self.path(&record.kind, &record.name);
@@ -116,6 +131,16 @@ impl Names {
     pub(super) fn touch(&self, record: &NameRecord) -> io::Result<()> {
         File::open(self.path(&record.kind, &record.name))?.set_modified(SystemTime::now())
     }
+}
+
+/// The workspace with which a name begins that has no registry: `vision` of `vision/torch:2`.
+pub(super) fn workspace_of(name: &str, default_registry: &str) -> Option<WorkspaceName> {
+    let of = |name: &str| Reference::parse(name, default_registry).ok();
+    let (named, plain) = (of(name)?, of("x")?);
+    let (first, _) = named.repository().split_once('/')?;
+    // Docker's own images lie in `library`, and have no such part as people write them.
+    let is_plain = plain.repository().strip_suffix("/x") == Some(first);
+    if named.registry() != plain.registry() || is_plain { None } else { first.parse().ok() }
 }
 
 fn read(path: &Path) -> io::Result<Option<NameRecord>> {
@@ -165,6 +190,22 @@ mod tests {
         assert!(has(&mine, "torch:2") && has(&Kind::Preset, "torch:2") && has(&mine, "only/mine:1"));
         assert!(!has(&Kind::Public, "torch:2") && !has(&Kind::Mine { workspace: "nlp".into() }, "only/mine:1"));
         assert_eq!(names.all().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn a_public_name_begins_with_a_workspace_as_people_write_it() {
+        let of = |name: &str, registry: &str| workspace_of(name, registry).map(|workspace| workspace.to_string());
+        let is = |name: &str, workspace: &str| assert_eq!(of(name, "docker.io").as_deref(), Some(workspace), "{name}");
+        is("vision/torch:2", "vision");
+        is("docker.io/vision/lab/torch:2", "vision");
+        for name in ["python:3.11", "library/python:3.11", "docker.io/library/python", "ghcr.io/vision/torch:2", "a b"]
+        {
+            assert_eq!(of(name, "docker.io"), None, "{name}");
+        }
+        // Of a registry that has no such part.
+        assert_eq!(of("python:3.11", "registry.lab:5000"), None);
+        assert_eq!(of("registry.lab:5000/vision/torch:2", "registry.lab:5000").as_deref(), Some("vision"));
+        assert_eq!(of("docker.io/vision/torch:2", "registry.lab:5000"), None);
     }
 
     #[test]

@@ -1,10 +1,31 @@
 //! The store as a whole: who has what, and what goes when.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::images::error::ImageError;
 
+/// Users 1 and 2 may submit in `lab`, as long as nobody is taken out.
+#[derive(Debug, Default)]
+struct Lab {
+    is_sticky: AtomicBool,
+    has_lost_user_1: AtomicBool,
+}
+
+impl Workspaces for Lab {
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool {
+        let is_member = uid == 2 || uid == 1 && !self.has_lost_user_1.load(Ordering::Relaxed);
+        workspace.as_str() == "lab" && is_member
+    }
+
+    fn is_sticky(&self, workspace: &str) -> bool {
+        workspace == "lab" && self.is_sticky.load(Ordering::Relaxed)
+    }
+}
+
 struct Fixture {
     dir: tempfile::TempDir,
+    lab: Arc<Lab>,
     images: Images,
     _runtime: tokio::runtime::Runtime,
 }
@@ -29,8 +50,9 @@ fn store() -> Option<Fixture> {
         program: Arc::new(SealedProgram::of_this_program().unwrap()),
         runtime: runtime.handle().clone(),
     };
-    let images = Images::open(&dir.path().join("images"), limits, sources).unwrap();
-    Some(Fixture { dir, images, _runtime: runtime })
+    let lab = Arc::new(Lab::default());
+    let images = Images::open(&dir.path().join("images"), limits, sources, lab.clone()).unwrap();
+    Some(Fixture { dir, lab, images, _runtime: runtime })
 }
 
 fn layer(files: &[(&str, &[u8])]) -> Vec<u8> {
@@ -94,6 +116,14 @@ impl Fixture {
         imported.record.digest
     }
 
+    /// Which kind a job of user `uid` in a workspace finds.
+    fn finds(&self, workspace: &str, name: &str, uid: u32) -> Option<Kind> {
+        match self.images.find(workspace, name, uid).unwrap() {
+            Found::Here(found) => Some(found.kind),
+            Found::Nothing | Found::PassedOver(_) => None,
+        }
+    }
+
     fn names(&self) -> Vec<String> {
         self.images.list(None).unwrap().into_iter().map(|(name, ..)| name.name).collect()
     }
@@ -147,27 +177,86 @@ fn one_s_own_name_goes_first_then_the_administrator_s_then_anybody_s() {
     let Some(fixture) = store() else { return };
     let (a, b) = (fixture.image("a", 1, 1), fixture.image("b", 2, 1));
     let kinds = [Kind::Public, Kind::Preset, Kind::Mine { workspace: "lab".to_owned() }];
+    let name = "docker.io/lab/torch:2";
     for kind in kinds.clone() {
-        fixture.images.tag(&record("torch:2", kind.clone(), &a, 1)).unwrap();
-        let found = fixture.images.find("lab", "torch:2").unwrap().unwrap();
-        assert_eq!(found.kind, kind);
+        fixture.images.tag(&record(name, kind.clone(), &a, 1)).unwrap();
+        assert_eq!(fixture.finds("lab", name, 3), Some(kind));
     }
-    assert_eq!(fixture.images.find("other", "torch:2").unwrap().unwrap().kind, Kind::Preset);
+    assert_eq!(fixture.finds("other", name, 3), Some(Kind::Preset));
     // A name whose image is gone hides nobody else's.
-    let gone = record("torch:2", kinds[2].clone(), &Digest::of(b"gone"), 1);
+    let gone = record(name, kinds[2].clone(), &Digest::of(b"gone"), 1);
     fixture.images.tag(&gone).unwrap();
-    assert_eq!(fixture.images.find("lab", "torch:2").unwrap().unwrap().kind, Kind::Preset);
+    assert_eq!(fixture.finds("lab", name, 3), Some(Kind::Preset));
     // A public name is its giver's; root may do what it must.
-    let stolen = fixture.images.tag(&record("torch:2", Kind::Public, &b, 2)).unwrap_err().to_string();
+    let stolen = fixture.images.tag(&record(name, Kind::Public, &b, 2)).unwrap_err().to_string();
     assert!(stolen.contains("user 1") && stolen.contains("torch:2"), "{stolen}");
-    let public = fixture.images.find_of_kind(&Kind::Public, "torch:2").unwrap().unwrap();
+    let public = fixture.images.find_of_kind(&Kind::Public, name).unwrap().unwrap();
     assert!(matches!(fixture.images.untag(&public, 2), Err(ImageError::NotYours { .. })));
-    fixture.images.tag(&record("torch:2", Kind::Public, &b, 0)).unwrap();
+    fixture.images.tag(&record(name, Kind::Public, &b, 0)).unwrap();
     fixture.images.untag(&public, 0).unwrap();
     // A name that tells a digest tells the truth.
     let pinned = |digest: &Digest| fixture.images.name(&record(&format!("x@{a}"), Kind::Preset, digest, 0));
     pinned(&a).unwrap();
     assert!(matches!(pinned(&b), Err(ImageError::PinnedName { .. })));
+}
+
+#[test]
+fn public_names_that_root_has_not_given_begin_with_a_workspace_of_their_giver() {
+    let Some(fixture) = store() else { return };
+    let image = fixture.image("a", 1, 1);
+    let give = |name: &str, uid| fixture.images.tag(&record(name, Kind::Public, &image, uid));
+    // What jobs of others may mean otherwise, a workspace where the giver may not submit, another registry.
+    for (name, uid) in [
+        ("docker.io/library/python:3.11", 1),
+        ("docker.io/lab/torch:2", 3),
+        ("docker.io/other/torch:2", 1),
+        ("ghcr.io/lab/torch:2", 1),
+    ] {
+        let refused = give(name, uid).unwrap_err().to_string();
+        assert!(refused.contains("begin with a workspace") && refused.contains("default/"), "{refused}");
+        assert!(fixture.images.check_name(&Kind::Public, name, uid).is_err(), "{name}");
+    }
+    let name = "docker.io/lab/torch:2";
+    give(name, 1).unwrap();
+    assert_eq!(fixture.finds("other", name, 3), Some(Kind::Public));
+    // What has come to break the rule, as names of earlier versions do, is the giver's own and root's to bless.
+    fixture.lab.has_lost_user_1.store(true, Ordering::Relaxed);
+    let passed_over = fixture.images.find("other", name, 3).unwrap();
+    assert!(matches!(&passed_over, Found::PassedOver(record) if record.uid == 1), "{passed_over:?}");
+    assert_eq!(fixture.finds("other", name, 1), Some(Kind::Public));
+    give(name, 0).unwrap();
+    assert_eq!(fixture.finds("other", name, 3), Some(Kind::Public));
+    give("docker.io/library/python:3.11", 0).unwrap();
+}
+
+#[test]
+fn in_a_sticky_workspace_a_name_is_its_giver_s_and_to_bring_the_same_image_is_no_change() {
+    let Some(fixture) = store() else { return };
+    let (a, b) = (fixture.image("a", 1, 1), fixture.image("b", 2, 1));
+    let mine = Kind::Mine { workspace: "lab".to_owned() };
+    let give = |digest: &Digest, uid| fixture.images.tag(&record("torch:2", mine.clone(), digest, uid));
+    let there = || fixture.images.find_of_kind(&mine, "torch:2").unwrap().unwrap();
+    // Where anybody replaces anything, names go the same way.
+    give(&a, 1).unwrap();
+    give(&b, 2).unwrap();
+    assert_eq!((there().digest, there().uid), (b.clone(), 2));
+    fixture.lab.is_sticky.store(true, Ordering::Relaxed);
+    for refused in [give(&a, 1).unwrap_err(), fixture.images.untag(&there(), 1).unwrap_err()] {
+        assert!(refused.to_string().contains("of workspace lab was given by user 2"), "{refused}");
+    }
+    // The same again, also by root, leaves it the giver's.
+    for uid in [1, 0] {
+        give(&b, uid).unwrap();
+        assert_eq!(there().uid, 2);
+    }
+    give(&a, 2).unwrap();
+    give(&b, 0).unwrap();
+    assert_eq!(there().uid, 0);
+    fixture.images.untag(&there(), 0).unwrap();
+    // What jobs bring from files is called as the file, whoever brought it last.
+    for (digest, uid) in [(&a, 1), (&b, 2)] {
+        fixture.images.note(&record("oci:/x", mine.clone(), digest, uid)).unwrap();
+    }
 }
 
 #[test]

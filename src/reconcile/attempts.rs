@@ -53,16 +53,19 @@ impl<S: Store> Reconciler<S> {
         let Some(run) = job.open_run_mut() else { return };
         let Some(attempt) = run.live_attempt() else { return };
         let Some(verdict) = attempt.verdict.clone() else { return };
+        let source = &run.record.source;
         let release = Release {
             attempt: attempt.id,
             identity: run.identity(key, attempt.number),
             spec: JobSpec::clone(&run.spec),
-            text: run.record.source.text.clone(),
+            text: source.text.clone(),
+            file: source.sweep.as_ref().map_or_else(|| key.job.clone(), |sweep| sweep.of.clone()),
+            template: source.template.as_ref().and_then(|template| template.name.clone()),
             started: attempt.created,
             ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
             is_last: is_stopped || !run.is_tried_again(attempt, &verdict, on_gpu_failure),
             verdict,
-            owner: run.record.source.owner,
+            owner: source.owner,
             gpus: attempt.tasks.iter().flat_map(|task| &task.gpus).map(|lease| lease.device().clone()).collect(),
         };
         run.releasing = true;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Request;
 use crate::config::{AddressRange, Quotas};
-use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release};
+use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release, Told};
 use crate::gpu::{Held, Inventory, Measured};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
@@ -24,7 +24,7 @@ pub enum Event {
     /// A task's directory has something new to say.
     News(TaskId),
     /// How far the preparation of a run has come.
-    Preparing { key: JobKey, run: u32, what: String },
+    Preparing { key: JobKey, run: u32, told: Told },
     /// What becomes of a run's output, which is copied to a store: how far it has come, and what is to be recorded of it.
     Delivering { key: JobKey, run: u32, state: Option<String>, note: Option<String> },
     /// A work is done.

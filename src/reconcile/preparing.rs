@@ -2,7 +2,7 @@
 
 use super::world::Job;
 use super::{Reconciler, Work};
-use crate::engine::{EngineError, GivenUp, Prepare};
+use crate::engine::{EngineError, GivenUp, Prepare, Told};
 use crate::ids::JobKey;
 use crate::spec::JobSpec;
 use crate::status::Verdict;
@@ -33,11 +33,15 @@ impl<S: Store> Reconciler<S> {
         self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
     }
 
-    pub(super) fn preparing(&mut self, key: &JobKey, number: u32, what: String) {
+    pub(super) fn preparing(&mut self, key: &JobKey, number: u32, told: Told) {
         let run = self.jobs.get_mut(key).and_then(Job::open_run_mut).filter(|run| run.record.number == number);
-        if let Some(run) = run.filter(|run| !run.record.prepared) {
-            run.preparing = Some(what);
-            self.shown.insert(key.clone());
+        let Some(run) = run.filter(|run| !run.record.prepared) else { return };
+        match told {
+            Told::State(what) => {
+                run.preparing = Some(what);
+                self.shown.insert(key.clone());
+            }
+            Told::Noted(what) => self.note(key, what),
         }
     }
 

@@ -9,7 +9,7 @@ use super::{Spec, identity};
 use crate::contract::Identity;
 use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
-use crate::ids::{AssetName, JobKey, RoleName, Timestamp};
+use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
 use crate::report::LimitReport;
 use crate::spec::{DataSource, Dataset, DesiredState, GpuIdle, JobSpec, Main, OnEdit, OnGpuFailure, OnOverrun, Role};
@@ -172,9 +172,9 @@ impl Job {
     }
 
     /// Names of the datasets among them.
-    pub(super) fn awaited_datasets(&self) -> BTreeSet<AssetName> {
+    pub(super) fn awaited_datasets(&self) -> BTreeSet<String> {
         let data = self.awaited_data().into_iter().filter(|data| data.source == DataSource::Dataset);
-        data.map(|data| data.name.clone()).collect()
+        data.map(|data| format!("{}{}", data.whose.prefix(), data.name)).collect()
     }
 
     /// Its place in the queue, if it may start.

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use super::image::Image;
 use super::platform::{Contract, Framework, Strategy};
 use super::strategy;
-use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName};
+use crate::ids::{AssetName, Bytes, Cpu, JobName, RoleName, Whose};
 
 /// A job that may run.
 #[derive(Debug, Clone, PartialEq)]
@@ -114,8 +114,9 @@ pub enum DesiredState {
 /// Where the code of a run comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Code {
-    /// A directory of the workspace's `code/`: `NAME`, or `NAME@VERSION`.
+    /// A directory of `code/`: `NAME`, or `NAME@VERSION`.
     Named {
+        whose: Whose,
         name: AssetName,
         version: Option<AssetName>,
     },
@@ -166,8 +167,8 @@ impl Code {
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Named { name, version } => {
-                name.fmt(f)?;
+            Self::Named { whose, name, version } => {
+                write!(f, "{}{name}", whose.prefix())?;
                 version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
             }
             Self::Git(code) => {
@@ -349,6 +350,8 @@ impl Default for Retry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
     pub source: DataSource,
+    /// Of what lies in `datasets/`; what jobs have left is the workspace's.
+    pub whose: Whose,
     /// What the script calls it, where that differs from its name.
     pub channel: Option<AssetName>,
     pub name: AssetName,
@@ -383,7 +386,7 @@ impl DataSource {
 impl fmt::Display for Dataset {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.channel.as_ref().map_or(Ok(()), |channel| write!(f, "{channel}="))?;
-        write!(f, "{}{}", self.source.prefix(), self.name)?;
+        write!(f, "{}{}{}", self.source.prefix(), self.whose.prefix(), self.name)?;
         self.version.as_ref().map_or(Ok(()), |version| write!(f, "@{version}"))
     }
 }

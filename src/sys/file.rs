@@ -24,8 +24,32 @@ pub enum Durability {
 
 /// Writes `content` to `path` by temporary file and rename.
 pub fn write_whole(path: &Path, content: &[u8], mode: u32, durability: Durability) -> io::Result<()> {
+    let fit = |file: &File| file.set_permissions(fs::Permissions::from_mode(mode));
+    write_fitted(path, content, fit, durability)
+}
+
+/// As [`write_whole`], of a file that is `uid`:`gid`'s from the moment on that it is there.
+pub fn write_whole_for(
+    path: &Path,
+    content: &[u8],
+    (mode, uid, gid): (u32, u32, u32),
+    durability: Durability,
+) -> io::Result<()> {
+    let fit = |file: &File| {
+        fchown(file, Some(uid), Some(gid))?;
+        file.set_permissions(fs::Permissions::from_mode(mode))
+    };
+    write_fitted(path, content, fit, durability)
+}
+
+fn write_fitted(
+    path: &Path,
+    content: &[u8],
+    fit: impl FnOnce(&File) -> io::Result<()>,
+    durability: Durability,
+) -> io::Result<()> {
     let temporary = temporary_beside(path);
-    let result = write_and_rename(&temporary, path, content, mode, durability);
+    let result = write_and_rename(&temporary, path, content, fit, durability);
     if result.is_err() {
         // The temporary file is of no use to anyone; the first error is the one to tell.
         let _ = fs::remove_file(&temporary);
@@ -37,13 +61,13 @@ fn write_and_rename(
     temporary: &Path,
     path: &Path,
     content: &[u8],
-    mode: u32,
+    fit: impl FnOnce(&File) -> io::Result<()>,
     durability: Durability,
 ) -> io::Result<()> {
     // Exclusively: in a directory that others may write, a link of that name must not lead us elsewhere.
     remove_if_there(temporary)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(temporary)?;
-    file.set_permissions(fs::Permissions::from_mode(mode))?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(temporary)?;
+    fit(&file)?;
     file.write_all(content)?;
     if durability == Durability::Machine {
         file.sync_data()?;

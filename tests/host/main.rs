@@ -60,3 +60,4 @@ mod templates;
 mod torch;
 mod tutorial;
 mod upgrade;
+mod whose;

@@ -70,8 +70,14 @@ fn the_python_client_does_with_a_daemon_what_it_says() {
     fs::write(&file, token.trim()).unwrap();
     let mut tests = python(&instance, &["-m", "unittest", "-v", "test_live"]);
     tests.current_dir(client().join("tests"));
-    tests.env("TRAINYARD_TEST_TOKEN_FILE", &file).env("TRAINYARD_TEST_CA", place.join("cert.pem"));
-    passes(tests, 23);
+    let token = instance.ok(&["token", "new", "名.é", "--scope", "read"]);
+    let chinese = instance.root().join("token-in-chinese");
+    fs::write(&chinese, token.trim()).unwrap();
+    tests
+        .env("TRAINYARD_TEST_TOKEN_FILE", &file)
+        .env("TRAINYARD_TEST_CHINESE_TOKEN_FILE", &chinese)
+        .env("TRAINYARD_TEST_CA", place.join("cert.pem"));
+    passes(tests, 24);
     instance.shutdown();
 }
 

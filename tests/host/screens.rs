@@ -226,6 +226,78 @@ fn what_there_is_not_is_told_with_what_to_do_next(instance: &Instance) {
         (output.status.success() || !has || told.contains("os error")).then(|| format!("{verb:?}: {told}"))
     });
     assert_eq!(without_a_next_step.collect::<String>(), "");
+    // What there is not is told by its exit code as well, but by `exec`, whose codes are its command's.
+    let of_nothing = verbs.iter().filter(|verb| verb[0] != "exec" && verb.iter().any(|word| word.starts_with("nope")));
+    let others = of_nothing.filter(|verb| instance.cli(verb).status.code() != Some(4)).collect::<Vec<_>>();
+    assert_eq!(others, Vec::<&&[&str]>::new());
+}
+
+#[test]
+fn lists_are_narrowed_to_a_workspace_and_what_is_not_there_is_told_with_where_to_look() {
+    let test = "lists_are_narrowed_to_a_workspace_and_what_is_not_there_is_told_with_where_to_look";
+    let Some(instance) = Instance::start(test, CONFIG) else { return };
+    instance.make_workspace("lab", 0, 0o755);
+    for job in ["here", "lab/there"] {
+        assert_eq!(instance.run_job(job, "command = \"true\"\n")["state"], "succeeded");
+        instance.ok(&["template", "save", job, job]);
+    }
+    let events = instance.ok(&["events", "-w", "lab"]);
+    assert!(!events.is_empty() && events.lines().all(|line| line.contains("lab/there")), "{events}");
+    assert_eq!(instance.ok(&["usage", "--by", "job", "-w", "lab", "-q"]), "lab/there\n");
+    assert_eq!(instance.ok(&["template", "ls", "-w", "lab", "-q"]), "lab/there\n");
+    assert_eq!(instance.ok(&["template", "ls", "-w", "default", "-q"]), "here\n");
+    for list in [&["events"][..], &["usage"], &["template", "ls"], &["ps"], &["queue"], &["image", "ls"]] {
+        let nowhere = instance.cli(&[list, &["-w", "nowhere"]].concat());
+        assert_eq!(nowhere.status.code(), Some(4), "{list:?}: {nowhere:?}");
+    }
+    assert_eq!(instance.cli(&["events", "lab/there", "-w", "lab"]).status.code(), Some(2));
+    fs::create_dir_all(instance.mount().with_file_name("lab").join("datasets/d")).unwrap();
+    for (verb, advice) in [
+        (&["dataset", "show", "nope", "-w", "lab"][..], "`trainyard dataset ls -w lab`"),
+        (&["dataset", "verify", "nope@v1", "-w", "lab"], "`trainyard dataset ls -w lab`"),
+        (&["dataset", "publish", "nope", "v1", "-w", "lab"], "`trainyard dataset ls -w lab`"),
+        (&["dataset", "publish", "nope", "v1", "--public"], "`trainyard dataset ls`"),
+        (&["dataset", "verify", "d@v9", "-w", "lab"], "`trainyard dataset show d -w lab`"),
+        (&["dataset", "verify", "d", "-w", "lab"], "`trainyard dataset publish d VERSION -w lab`"),
+        (&["dataset", "rm", "d@v9", "-w", "lab"], "`trainyard dataset show d -w lab`"),
+        (&["dataset", "rm", "d@v9", "--preset"], "`trainyard dataset show d --preset`"),
+        (&["model", "show", "nope", "-w", "lab"], "`trainyard model ls -w lab`"),
+        (&["model", "rm", "nope@1", "-w", "lab"], "`trainyard model ls -w lab`"),
+    ] {
+        let output = instance.cli(verb);
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(4) && told.contains(advice), "{verb:?}: {told}");
+    }
+    // One value is one line, and a token that is dead from the first is none.
+    let exported = instance.ok(&["export", "--openpai", "here", "--json"]);
+    assert!(exported.lines().count() == 1 && exported.contains("\"protocolVersion\""), "{exported}");
+    for time in ["0s", "500ms"] {
+        let refused = instance.cli(&["token", "new", "dead", "--expires", time]);
+        assert_eq!(refused.status.code(), Some(2), "{time}: {refused:?}");
+    }
+    assert_eq!(instance.ok(&["token", "ls", "-q"]), "");
+    instance.shutdown();
+}
+
+#[test]
+fn help_is_as_plain_as_it_is_asked_to_be() {
+    let test = "help_is_as_plain_as_it_is_asked_to_be";
+    if !has_tools(test, &["script"]) {
+        return;
+    }
+    let shown = |words: &str| {
+        let line = format!("{BINARY} {words}");
+        let mut terminal = Command::new("script");
+        terminal.args(["-qec", &line, "/dev/null"]).env_remove("NO_COLOR").env("TERM", "xterm");
+        String::from_utf8(terminal.stdin(std::process::Stdio::null()).output().unwrap().stdout).unwrap()
+    };
+    for words in ["ps --help", "ps --nothing"] {
+        let (plain, coloured) = (shown(&format!("--no-color {words}")), shown(words));
+        assert!(!plain.contains('\u{1b}') && coloured.contains('\u{1b}'), "{words}: {plain:?} {coloured:?}");
+    }
+    // What stands behind it is another command's.
+    assert!(shown("exec --help -- x --no-color").contains('\u{1b}'));
+    assert!(!shown("ps --help --no-color").contains('\u{1b}'));
 }
 
 fn what_would_be_done_is_said_and_not_done(instance: &Instance) {

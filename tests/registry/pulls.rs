@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Sources, Wanted};
+use trainyard::ids::WorkspaceName;
+use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Sources, Wanted, Workspaces};
 use trainyard::sys::process::SealedProgram;
 
 use crate::server::*;
@@ -39,6 +40,19 @@ fn put(site: &mut Site, tag: &str, layers: &[&[u8]]) {
     site.manifest(tag, MANIFEST, &manifest);
 }
 
+#[derive(Debug)]
+struct AnybodyMay;
+
+impl Workspaces for AnybodyMay {
+    fn may_submit(&self, _: &WorkspaceName, _: u32) -> bool {
+        true
+    }
+
+    fn is_sticky(&self, _: &str) -> bool {
+        false
+    }
+}
+
 /// By what it asks, its place, and a store that pulls from the server.
 fn store(server: &Server) -> (tokio::runtime::Runtime, tempfile::TempDir, Images) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -56,7 +70,7 @@ fn store(server: &Server) -> (tokio::runtime::Runtime, tempfile::TempDir, Images
         program: Arc::new(SealedProgram::of(Path::new(support::BINARY)).unwrap()),
         runtime: runtime.handle().clone(),
     };
-    let images = Images::open(&dir.path().join("images"), limits, sources).unwrap();
+    let images = Images::open(&dir.path().join("images"), limits, sources, Arc::new(AnybodyMay)).unwrap();
     (runtime, dir, images)
 }
 

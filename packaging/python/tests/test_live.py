@@ -19,6 +19,7 @@ from trainyard import Job, TrainyardError, jobs, types
 
 ROOT = Path(os.environ["TRAINYARD_ROOT"])
 TOKEN_FILE = os.environ["TRAINYARD_TEST_TOKEN_FILE"]
+NAMED_IN_CHINESE = os.environ["TRAINYARD_TEST_CHINESE_TOKEN_FILE"]
 CA = os.environ["TRAINYARD_TEST_CA"]
 #: Seconds in which everything here has come to its end.
 ENOUGH = 60.0
@@ -254,6 +255,8 @@ class Machine(Live):
         self.assertTrue(self.yard.ready()["ready"])
         self.run_job("used", "true")
         self.assertIn("used", [used["name"] for used in self.yard.usage("job", since=0)])
+        self.assertIn("used", [used["name"] for used in self.yard.usage("job", workspace="default")])
+        self.assertEqual(self.yard.usage("job", workspace="elsewhere"), [])
         self.assertIn("default", [workspace["workspace"] for workspace in self.yard.workspaces()])
         self.assertEqual(self.yard.workspace("default")["workspace"], "default")
         self.assertEqual(self.yard.images(), [])
@@ -353,6 +356,16 @@ class Network(Live):
         self.assertEqual(str(job.logs()), "far\n")
         self.assertEqual(self.refused(yard.secrets).code, "forbidden")
         self.assertIsNone(job.tensorboard())
+
+    def test_a_token_may_be_called_in_any_script(self) -> None:
+        yard = trainyard.connect("https://localhost:8443", token_file=NAMED_IN_CHINESE, cafile=CA)
+        self.assertIsInstance(yard.gpus(), dict)
+        with open(NAMED_IN_CHINESE, encoding="utf-8") as file:
+            token = file.read()
+        self.assertIn("\u540d", token)
+        # One that there is not is the daemon's to refuse.
+        other = trainyard.connect("https://localhost:8443", token=token.replace("\u540d", "\u5b57"), cafile=CA)
+        self.assertEqual(self.refused(other.gpus).code, "unauthorized")
 
     def test_who_is_not_trusted_is_not_spoken_to(self) -> None:
         self.assertEqual(

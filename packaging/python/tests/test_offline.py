@@ -286,6 +286,8 @@ class Connections(OfRefusals):
         wrong = self.refused(lambda: trainyard.connect("https://localhost:1", token="secret word"))
         for shown in (repr(yard), repr(yard._transport), str(error), repr(error), repr(error.__cause__), repr(wrong)):
             self.assertNotIn("secret", shown)
+        for token in ("", " ", "a\tb", "a\nb", "a\x00b", "a\u3000b", "a\udc80b"):
+            self.assertEqual(self.refused(lambda: trainyard.connect("https://h", token=token)).code, "bad_argument")
 
     def test_a_token_comes_from_a_file_or_the_environment_and_never_goes_in_the_clear(self) -> None:
         with tempfile.TemporaryDirectory() as directory:

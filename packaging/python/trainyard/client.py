@@ -188,10 +188,13 @@ class Yard:
         """The graphics cards: health, use, holders."""
         return cast(GpuList, self._transport.json("GET", path("gpus")))
 
-    def usage(self, by: str = "workspace", since: Optional[Time] = None) -> List[UsageView]:
-        """What was used of the machine, by `user`, `workspace` or `job`; who has used most is first."""
+    def usage(
+        self, by: str = "workspace", since: Optional[Time] = None, workspace: Optional[str] = None
+    ) -> List[UsageView]:
+        """What was used of the machine, or in one workspace, by `user`, `workspace` or `job`; who has used most is first."""
         # By name, as what runs uses more from page to page.
-        used = cast(List[UsageView], self._all(path("usage"), by=by, since=moment(since, "since"), sort="name"))
+        found = self._all(path("usage"), by=by, since=moment(since, "since"), workspace=workspace, sort="name")
+        used = cast(List[UsageView], found)
         return sorted(used, key=lambda one: (-one["gpu_hours"], -one["cpu_hours"], one["name"]))
 
     def workspaces(self) -> List[WorkspaceView]:

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::workdirs::{groups_of, image_of, keep_image};
 use crate::config::Paths;
-use crate::engine::{EngineError, Prepare};
-use crate::images::{Format, ImageError, Images, Kind, Local, NameRecord, Progress, Rights, Wanted};
+use crate::engine::{EngineError, Prepare, Told};
+use crate::images::{Format, Found, ImageError, Images, Kind, Local, NameRecord, Progress, Rights, Wanted};
 use crate::spec::Image;
 
 const TOLD_EVERY: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ pub(super) fn images(
     paths: &Paths,
     images: &Images,
     run: &Prepare,
-    tell: &(dyn Fn(String) + Sync),
+    tell: &(dyn Fn(Told) + Sync),
 ) -> Result<(), EngineError> {
     run.spec.images().into_iter().try_for_each(|image| one(paths, images, &Errand { run, image, tell }))
 }
@@ -27,7 +27,7 @@ pub(super) fn images(
 struct Errand<'a> {
     run: &'a Prepare,
     image: &'a Image,
-    tell: &'a (dyn Fn(String) + Sync),
+    tell: &'a (dyn Fn(Told) + Sync),
 }
 
 fn one(paths: &Paths, images: &Images, errand: &Errand<'_>) -> Result<(), EngineError> {
@@ -53,7 +53,7 @@ fn telling<T>(errand: &Errand<'_>, progress: &Progress, work: impl FnOnce() -> T
                 if done.load(Ordering::Acquire) {
                     return;
                 }
-                (errand.tell)(format!("gets its image {}: {progress}", errand.image));
+                (errand.tell)(Told::State(format!("gets its image {}: {progress}", errand.image)));
             }
         });
         let _ends = Ends { done: &done, teller: teller.thread() };
@@ -75,16 +75,23 @@ impl Drop for Ends<'_> {
 }
 
 fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result<NameRecord, ImageError> {
-    let Errand { run, image, .. } = *errand;
+    let Errand { run, image, tell } = *errand;
     let workspace = run.identity.key.workspace.as_str();
     let groups = groups_of(run.owner);
     let groups = groups.map_err(|source| ImageError::Store { what: "take the owner's rights", source })?;
     let rights = Rights { uid: run.owner.uid, gid: run.owner.gid, groups: &groups };
     let local = match image {
         Image::Named(name) => {
-            if let Some(found) = images.find(workspace, &images.canonical(name)?)? {
-                images.touch(&found);
-                return Ok(found);
+            match images.find(workspace, &images.canonical(name)?, run.owner.uid)? {
+                Found::Here(found) => {
+                    images.touch(&found);
+                    if found.kind == Kind::Public {
+                        tell(Told::Noted(format!("image {image}: the public one that user {} has given", found.uid)));
+                    }
+                    return Ok(found);
+                }
+                Found::PassedOver(found) => tell(Told::Noted(found.passed_over())),
+                Found::Nothing => {}
             }
             let kind = Kind::Mine { workspace: workspace.to_owned() };
             return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid }, progress);
@@ -102,6 +109,6 @@ fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result
         uid: run.owner.uid,
         at: crate::sys::now(),
     };
-    images.tag(&record)?;
+    images.note(&record)?;
     Ok(record)
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -26,7 +26,8 @@ use crate::rundir::{read_json, write_json};
 use crate::scalars::Scalar;
 use crate::spec::{DataSource, Dataset, GpuPart, Role};
 use crate::status::Verdict;
-use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree, replace_symlink, write_whole};
+use crate::store::record::Owner;
+use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree, replace_symlink, write_whole_for};
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::Rooted;
 
@@ -73,7 +74,8 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
             remove_tree(&about_file).map_err(failed(TOLD))?;
         }
         let about = about(paths, attempt)?;
-        let write = |file: &Path| write_whole(file, about.as_bytes(), 0o644, Durability::Process);
+        let (Owner { uid, gid }, mode) = (attempt.owner, read_by(paths, attempt));
+        let write = |file: &Path| write_whole_for(file, about.as_bytes(), (mode, uid, gid), Durability::Process);
         match write(&about_file) {
             // The workspace has no room, where the kernel holds it to that: a model is not kept back for it.
             Err(error) if is_no_room(&error) => {
@@ -94,6 +96,32 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
     // Who looks into the run finds it as well.
     let up = Path::new("../../../../models").join(identity.key.job.as_str()).join(number);
     replace_symlink(&up, model).map_err(failed(TOLD))
+}
+
+/// The mode of `MODEL.toml`, which has the job file in it: whoever may not read one of the files that this was put together
+/// from does not read it there. Of what has gone, or has become another one's, its owner alone knows.
+fn read_by(paths: &Paths, attempt: &Release) -> u32 {
+    let Owner { uid, gid } = attempt.owner;
+    // For its owner, for the group that the file gets, and for all others.
+    let bits = |path: &Path, by: &[u32]| match fs::symlink_metadata(path) {
+        Ok(found) if by.contains(&found.uid()) => {
+            let (mode, is_group) = (found.mode(), found.gid() == gid);
+            let group = if is_group { mode & 0o040 } else { (mode & 0o004) << 3 };
+            0o600 | group | mode & 0o004
+        }
+        _ => 0o600,
+    };
+    let directory = paths.job_files(&attempt.identity.key.workspace);
+    let job = directory.join(format!("{}.toml", attempt.file));
+    let overrides = fs::read_dir(directory.join(format!("{}.toml.d", attempt.file)));
+    let overrides = overrides.into_iter().flatten().flatten().map(|entry| entry.path());
+    let template = attempt.template.as_ref().map(|name| format!("{name}.template.toml"));
+    let template = template.map(|name| {
+        let own = directory.join(&name);
+        if own.exists() { own } else { paths.jobs_d().join(name) }
+    });
+    let parts = overrides.chain(template).map(|part| bits(&part, &[uid, 0]));
+    parts.fold(bits(&job, &[uid]), |mode, part| mode & part)
 }
 
 /// By the quota: XFS says of a directory's that the disk is full, and others that a quota is.

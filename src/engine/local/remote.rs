@@ -27,7 +27,7 @@ use super::workdirs::{self, groups_of};
 use super::{failed, told};
 use crate::config::{InForce, Paths, Pool};
 use crate::contract::Identity;
-use crate::engine::{EngineError, GivenUp, Prepare};
+use crate::engine::{EngineError, GivenUp, Prepare, Told};
 use crate::ids::{StoreKind, WorkspaceName};
 use crate::remote::{ALIVE_EVERY, Access, Errand, News, Order, Rights, TREE};
 use crate::rundir::{Mount, read_json, write_json};
@@ -170,7 +170,7 @@ impl Carrier {
     }
 
     /// Copies in what the run's job file names, and keeps which state of it the run has.
-    pub(super) fn bring(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+    pub(super) fn bring(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         if run.spec.stores().all(|place| place.sync.is_some()) {
             return Ok(());
         }
@@ -209,7 +209,7 @@ impl Carrier {
         }
     }
 
-    fn bring_all(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+    fn bring_all(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         let seen = seen(&self.paths, &run.identity)?;
         let is_there = |target: &str| seen.get(target).is_some_and(|at| self.paths.remote().join(at).exists());
         for remote in run.spec.copied_in() {
@@ -229,7 +229,7 @@ impl Carrier {
     }
 
     /// What lies in a store becomes the run's snapshot as a directory of `code/` does; which state it is of is told beside it.
-    fn bring_code(&self, run: &Prepare, tell: &(dyn Fn(String) + Sync)) -> Result<(), EngineError> {
+    fn bring_code(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         let directory = self.paths.run(&run.identity.key, run.identity.run);
         for (code, name) in run.spec.codes() {
             let Some(place) = code.stored().filter(|_| !directory.join(&name).exists()) else { continue };
@@ -253,7 +253,7 @@ impl Carrier {
         run: &Prepare,
         remote: &RemoteMount,
         name: String,
-        tell: &(dyn Fn(String) + Sync),
+        tell: &(dyn Fn(Told) + Sync),
     ) -> Result<PathBuf, EngineError> {
         let told = |why: String| EngineError(format!("{}: {remote}: {why}", remote.key()));
         let Prepare { identity, owner, .. } = run;
@@ -261,15 +261,15 @@ impl Carrier {
         let pool = self.pool(remote, &identity.key.workspace)?;
         let below = Path::new(identity.key.workspace.as_str()).join(owner.uid.to_string()).join(place(&pool, &prefix));
         let directory = self.paths.remote().join(&below);
-        let waits = || tell(format!("waits for another copy of {remote}"));
+        let waits = || tell(Told::State(format!("waits for another copy of {remote}")));
         let opened = self.open_place(&directory, &rights(&pool, *owner)?, &run.given_up, &waits);
         let (directory, _place) = opened.map_err(|error| told(format!("cannot make the copy's directory: {error}")))?;
         let mut hear = |news: &News| match news {
-            News::Progress(progress) => tell(format!("copies in {remote}: {progress}")),
-            News::Again { why } => tell(format!("copies in {remote}: {why}")),
+            News::Progress(progress) => tell(Told::State(format!("copies in {remote}: {progress}"))),
+            News::Again { why } => tell(Told::State(format!("copies in {remote}: {why}"))),
             _ => {}
         };
-        tell(format!("copies in {remote}"));
+        tell(Told::State(format!("copies in {remote}")));
         let whom = (&identity.key.workspace, *owner);
         let begun = |process| self.set_process(&run.given_up, Some(process));
         let carried = self.carry(remote, whom, (&directory, Errand::Bring { prefix }), &begun, &mut hear);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{aside, code_limits, failed, models};
 use crate::assets::enforced::Enforcer;
-use crate::assets::{self, MissingError, Part, Shelf};
+use crate::assets::{self, MissingError, Named, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task, pai};
 use crate::engine::{EngineError, Prepare};
@@ -22,7 +22,7 @@ use crate::secrets::Secrets;
 use crate::spec::{Code, DataSource, Dataset, GitCode, Image, Platform};
 use crate::store::record::Owner;
 
-use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole};
+use crate::sys::file::{Durability, copy_tree, create_dir, create_dir_for, remove_tree, write_whole, write_whole_for};
 use crate::sys::process::with_file_rights;
 use crate::sys::rooted::{Ids, Rooted};
 
@@ -51,8 +51,8 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
         make_counted(paths, run, &directory.join(name)).map_err(failed("make the run's directory"))?;
     }
     let spec = directory.join("spec.toml");
-    write_whole(&spec, run.text.as_bytes(), 0o600, Durability::Process).map_err(failed("write the run's job file"))?;
-    std::os::unix::fs::chown(&spec, Some(uid), Some(gid)).map_err(failed("write the run's job file"))?;
+    let written = write_whole_for(&spec, run.text.as_bytes(), (0o600, uid, gid), Durability::Process);
+    written.map_err(failed("write the run's job file"))?;
     snapshots(paths, run, &directory)?;
     choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
     choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)
@@ -144,15 +144,18 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<
     if target.exists() {
         return Ok(());
     }
-    let (name, version) = match code {
-        Code::Named { name, version } => (name, version.as_ref()),
+    let (whose, name, version) = match code {
+        Code::Named { whose, name, version } => (*whose, name, version.as_ref()),
         Code::Git(code) => return fetch(paths, run, code, target),
         Code::Stored(_) => return Ok(()),
     };
     let shelf = open_shelf(paths)?;
-    let place = shelf
-        .code(&run.identity.key.workspace, name, version)
-        .map_err(|error| missing("code", &error, &run.identity))?;
+    let named = Named { workspace: &run.identity.key.workspace, whose, name };
+    let found = shelf.code(named, version).and_then(|place| {
+        shelf.check_whose(Part::Code, named, &place, run.owner.uid)?;
+        Ok(place)
+    });
+    let place = found.map_err(|error| missing("code", &error, &run.identity))?;
     let source = place.path(Part::Code);
     check_rights(&shelf, run, "code", &source)?;
     take(run, code, &paths.workspaces().join(source), target)
@@ -233,8 +236,13 @@ pub(super) fn choose_datasets(paths: &Paths, run: &Prepare, file: &Path) -> Resu
 
 fn choose(shelf: &Shelf, file: &Path, run: &Prepare) -> Result<Seen, EngineError> {
     let chosen = run.spec.datasets.iter().filter(|dataset| dataset.source == DataSource::Dataset);
-    let chosen = chosen.map(|dataset| Ok((dataset.to_string(), find_dataset(shelf, &run.identity, dataset)?)));
-    let chosen: Seen = chosen.collect::<Result<_, EngineError>>()?;
+    let one = |dataset: &Dataset| {
+        let place = find_dataset(shelf, &run.identity, dataset)?;
+        let checked = shelf.check_whose(Part::Datasets, named(&run.identity, dataset), &place, run.owner.uid);
+        checked.map_err(|error| missing("datasets", &error, &run.identity))?;
+        Ok((dataset.to_string(), place))
+    };
+    let chosen: Seen = chosen.map(one).collect::<Result<_, EngineError>>()?;
     if !chosen.is_empty() {
         write_json(file, &chosen, Durability::Machine).map_err(super::told)?;
     }
@@ -246,8 +254,12 @@ fn open_shelf(paths: &Paths) -> Result<Shelf, EngineError> {
 }
 
 fn find_dataset(shelf: &Shelf, identity: &Identity, dataset: &Dataset) -> Result<assets::Place, EngineError> {
-    let found = shelf.dataset(&identity.key.workspace, &dataset.name, dataset.version.as_ref());
+    let found = shelf.dataset(named(identity, dataset), dataset.version.as_ref());
     found.map_err(|error| missing("datasets", &error, identity))
+}
+
+fn named<'a>(identity: &'a Identity, dataset: &'a Dataset) -> Named<'a> {
+    Named { workspace: &identity.key.workspace, whose: dataset.whose, name: &dataset.name }
 }
 
 fn missing(key: &str, error: &MissingError, identity: &Identity) -> EngineError {

@@ -3,7 +3,7 @@
 use toml::Spanned;
 
 use super::{Reader, git, mounts};
-use crate::ids::AssetName;
+use crate::ids::{AssetName, Whose};
 use crate::spec::job::{Code, DataSource, Dataset};
 use crate::spec::stores::ForeignStore;
 use crate::spec::wire::WireCode;
@@ -11,22 +11,25 @@ use crate::spec::wire::WireCode;
 impl Reader<'_> {
     pub(super) fn code(&mut self, code: &Spanned<WireCode>, key: &str) -> Option<Code> {
         match code.get_ref() {
-            WireCode::Name(text) if mounts::store_of(text).is_some() => match mounts::code(text) {
-                Ok(place) => Some(Code::Stored(place)),
-                Err(message) => {
-                    self.error(code.span(), key, format!("`{key}`: {message}"));
-                    None
+            WireCode::Name(text) if Whose::of(text).0 == Whose::Nearest && mounts::store_of(text).is_some() => {
+                match mounts::code(text) {
+                    Ok(place) => Some(Code::Stored(place)),
+                    Err(message) => {
+                        self.error(code.span(), key, format!("`{key}`: {message}"));
+                        None
+                    }
                 }
-            },
+            }
             WireCode::Name(text) => {
+                let (whose, text) = Whose::of(text);
                 let (name, version) = match text.split_once('@') {
                     Some((name, version)) => (name, Some(version)),
-                    None => (text.as_str(), None),
+                    None => (text, None),
                 };
                 let mut asset = |text: &str| self.asset(&Spanned::new(code.span(), text.to_owned()), key);
                 let (name, version) = (asset(name), version.map(asset));
                 let version = version.map_or(Some(None), |version| version.map(Some));
-                Some(Code::Named { name: name?, version: version? })
+                Some(Code::Named { whose, name: name?, version: version? })
             }
             WireCode::Git(git) => match git::code(git) {
                 Ok(git) => Some(Code::Git(git)),
@@ -65,6 +68,7 @@ impl Reader<'_> {
                 .into_iter()
                 .find_map(|source| Some((source, rest.strip_prefix(source.prefix())?)))
                 .unwrap_or((DataSource::Dataset, rest));
+            let (whose, rest) = if source == DataSource::Dataset { Whose::of(rest) } else { (Whose::Nearest, rest) };
             let (name, version) = match rest.split_once('@') {
                 Some((name, version)) => (name, Some(version)),
                 None => (rest, None),
@@ -90,8 +94,8 @@ impl Reader<'_> {
             }
             let version = version.map(|version| self.asset(&part(version), "datasets"));
             match version {
-                None => datasets.push(Dataset { source, channel, name, version: None }),
-                Some(Some(version)) => datasets.push(Dataset { source, channel, name, version: Some(version) }),
+                None => datasets.push(Dataset { source, whose, channel, name, version: None }),
+                Some(Some(version)) => datasets.push(Dataset { source, whose, channel, name, version: Some(version) }),
                 Some(None) => {}
             }
         }

@@ -57,6 +57,50 @@ fn slow_broken_and_rude_clients_are_answered_or_cut_off_and_hold_up_nobody() {
     instance.shutdown();
 }
 
+/// What is said first to whoever asks whether to send a body that is so long.
+fn said_first(instance: &Instance, request: &str, length: u64) -> String {
+    let mut stream = connect(instance);
+    let head = format!("{request} HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn an_array_is_no_object_and_what_is_too_long_is_refused_before_it_is_sent() {
+    let test = "an_array_is_no_object_and_what_is_too_long_is_refused_before_it_is_sent";
+    let Some(instance) = Instance::start(test, "") else { return };
+    // The values of the object in their order, as serde reads a sequence.
+    let upgrade = "connection: upgrade\r\nupgrade: trainyard-exec/1\r\n";
+    for (method, path, headers, body) in [
+        ("POST", "/v1/tokens", "", r#"["arr", null, ["read"], null, null]"#),
+        ("POST", "/v1/jobs/default/x/exec", upgrade, r#" [null, ["true"], false, 0, 0, null, null, null]"#),
+    ] {
+        let answer = ask_with(&instance, method, path, headers, body.as_bytes());
+        let told = answer.text();
+        assert!(answer.status == 400 && told.contains("is to be one object of JSON"), "{path}: {answer:?}");
+    }
+    assert_eq!(get(&instance, "/v1/tokens").json()["total"], 0);
+    assert_eq!(ask_with(&instance, "POST", "/v1/tokens", "", b"\n {\"name\": \"obj\"}").status, 201);
+    for request in [
+        "PUT /v1/jobs/default/x/file",
+        "PUT /v1/templates/default/x",
+        "PUT /v1/secrets/default/x",
+        "POST /v1/check?workspace=default&job=x",
+        "POST /v1/tokens",
+    ] {
+        assert!(said_first(&instance, request, 1 << 30).starts_with("HTTP/1.1 413 "), "{request}");
+        assert_eq!(said_first(&instance, request, 10), "HTTP/1.1 100 Continue", "{request}");
+    }
+    // An archive is bounded by the disk alone.
+    let import = "POST /v1/images/import?name=x";
+    assert!(said_first(&instance, import, u64::MAX >> 1).starts_with("HTTP/1.1 409 "));
+    assert!(said_first(&instance, "POST /v1/images/import?name=x&format=none", 10).starts_with("HTTP/1.1 400 "));
+    assert_eq!(said_first(&instance, import, 10), "HTTP/1.1 100 Continue");
+    instance.shutdown();
+}
+
 fn as_nobody(script: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/python3", "-c", script]);

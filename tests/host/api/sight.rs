@@ -244,9 +244,10 @@ enum Does {
 const TEMPLATE: &str = "command = \"true\"\n";
 
 /// Each route that names a workspace, `W`, but for those of a job that are in [`TABLE`]; `N` is what it is about in there.
-const WORKSPACE_ROUTES: [(&str, &str, Does, &str); 27] = [
+const WORKSPACE_ROUTES: [(&str, &str, Does, &str); 28] = [
     ("GET", "/v1/jobs?workspace=W", Does::Makes, ""),
     ("GET", "/v1/events?workspace=W&job=N", Does::Makes, ""),
+    ("GET", "/v1/usage?by=job&workspace=W", Does::Makes, ""),
     ("GET", "/v1/workspaces/W", Does::Makes, ""),
     ("GET", "/v1/datasets?workspace=W", Does::Makes, ""),
     ("GET", "/v1/models?workspace=W", Does::Makes, ""),

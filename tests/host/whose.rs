@@ -1,0 +1,226 @@
+//! Whose images, code and data a job finds by a bare name, and who reads what its file says.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::datasets::as_user;
+use super::support::images::small;
+use super::support::{BINARY, Instance, has_tools, text};
+
+const ANN: u32 = 12_345;
+const EVE: u32 = 12_346;
+
+/// A directory of a workspace, or of what all share, with one file.
+fn lay(instance: &Instance, place: &str, owner: u32, content: &str) -> PathBuf {
+    let directory = instance.root().join("var/lib/trainyard/workspaces").join(place);
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("x"), content).unwrap();
+    chown(&directory, Some(owner), Some(owner)).unwrap();
+    directory
+}
+
+/// Drops a job file of a user.
+fn drop_as(instance: &Instance, owner: u32, name: &str, text: &str, mode: u32) {
+    let target = instance.jobs_d().join(format!("{name}.toml"));
+    let aside = target.with_file_name(format!(".{}.new", name.replace('/', "-")));
+    fs::write(&aside, text).unwrap();
+    chown(&aside, Some(owner), Some(owner)).unwrap();
+    fs::set_permissions(&aside, fs::Permissions::from_mode(mode)).unwrap();
+    fs::rename(aside, target).unwrap();
+}
+
+/// A job of a user, and what came of its first run.
+fn run_as(instance: &Instance, owner: u32, name: &str, text: &str) -> Value {
+    drop_as(instance, owner, name, text, 0o644);
+    instance.wait_end(name, 1)
+}
+
+/// An instance in whose default workspace everybody may drop files, each their own.
+fn sticky(test: &str) -> Option<Instance> {
+    let mut instance = Instance::prepare(test, "")?;
+    fs::set_permissions(instance.jobs_d(), fs::Permissions::from_mode(0o1777)).unwrap();
+    instance.start_daemon(&[]);
+    instance.wait_ready();
+    Some(instance)
+}
+
+#[test]
+fn what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_has_not_said_so() {
+    let Some(instance) =
+        sticky("what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_has_not_said_so")
+    else {
+        return;
+    };
+    instance.mount();
+    for part in ["code", "datasets"] {
+        lay(&instance, &format!("preset/{part}/mnist"), 0, "root's");
+        lay(&instance, &format!("public/{part}/given"), 0, "root's");
+        lay(&instance, &format!("public/{part}/anybody"), EVE, "eve's");
+    }
+    let job = |part: &str, name: &str| match part {
+        "code" => format!("code = \"{name}\"\ncommand = \"cat /code/x\""),
+        _ => format!("datasets = [\"{name}\"]\ncommand = \"cat /dataset/x\""),
+    };
+    let says = |owner: u32, job_name: &str, text_of_job: &str| {
+        let report = run_as(&instance, owner, job_name, text_of_job);
+        match report["state"] == "succeeded" {
+            true => instance.log(job_name, "main-0").trim_end().to_owned(),
+            false => text(&report["reason"]),
+        }
+    };
+    for part in ["code", "datasets"] {
+        assert_eq!(says(ANN, &format!("{part}-before"), &job(part, "mnist")), "root's");
+        for name in ["mnist", "given", "anybody", "own"] {
+            lay(&instance, &format!("default/{part}/{name}"), EVE, "eve's");
+        }
+        for (name, shared) in [("mnist", "preset"), ("given", "public")] {
+            let told = says(ANN, &format!("{part}-{name}"), &job(part, name));
+            let whose = format!("{part}/{name} of workspace default is user {EVE}'s");
+            let choice = format!("write \"mine:{name}\" or \"{shared}:{name}\" to say which is meant");
+            assert!(told.contains(&whose) && told.contains(&choice), "{told}");
+            assert!(told.contains(&format!("{shared}/{part}/{name} is the administrator's")), "{told}");
+            // Whoever says which is meant has that, and so has whose own it is.
+            let said = says(ANN, &format!("{part}-{name}-shared"), &job(part, &format!("{shared}:{name}")));
+            assert_eq!(said, "root's");
+            assert_eq!(says(ANN, &format!("{part}-{name}-mine"), &job(part, &format!("mine:{name}"))), "eve's");
+            assert_eq!(says(EVE, &format!("{part}-{name}-eve"), &job(part, name)), "eve's");
+        }
+        // Where root has given nothing of that name, members share what is theirs.
+        for name in ["anybody", "own"] {
+            assert_eq!(says(ANN, &format!("{part}-{name}"), &job(part, name)), "eve's");
+        }
+        let told = says(ANN, &format!("{part}-none"), &job(part, "preset:own"));
+        assert!(told.contains(&format!("there is no directory {part}/own in preset")), "{told}");
+        // What is root's in the workspace is trusted as well.
+        chown(lay(&instance, &format!("default/{part}/mnist"), 0, "of lab"), Some(0), Some(0)).unwrap();
+        assert_eq!(says(ANN, &format!("{part}-lab"), &job(part, "mnist")), "of lab");
+    }
+    instance.shutdown();
+}
+
+fn as_member(instance: &Instance, uid: u32, arguments: &[&str]) -> (bool, String) {
+    let mut all: Vec<&OsStr> = vec!["--root".as_ref(), instance.root().as_os_str()];
+    all.extend(arguments.iter().map(OsStr::new));
+    let output = as_user(uid, BINARY, &all);
+    (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+}
+
+/// Two images that say different things.
+fn images(dir: &Path) -> [String; 2] {
+    ["one", "two"].map(|says| {
+        let place = dir.join(says);
+        fs::create_dir(&place).unwrap();
+        let word = format!("--config.cmd={says}");
+        let image = small(&place, &["--config.cmd=/bin/busybox", "--config.cmd=echo", &word], |_| {});
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+        image
+    })
+}
+
+#[test]
+fn nobody_but_root_gives_all_workspaces_an_image_by_a_name_that_means_another() {
+    let test = "nobody_but_root_gives_all_workspaces_an_image_by_a_name_that_means_another";
+    if !has_tools(test, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(instance) = sticky(test) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let [one, two] = images(dir.path());
+    instance.make_workspace("vision", ANN, 0o2770);
+    let import = |uid: u32, name: &str, source: &str, more: &[&str]| {
+        as_member(&instance, uid, &[&["image", "import", "--name", name, source], more].concat())
+    };
+    for name in ["python:3.11", "vision/torch:1", "ghcr.io/default/torch:1"] {
+        let (done, told) = import(EVE, name, &one, &["--public"]);
+        let way = "public names that root has not given begin with a workspace in which their giver may submit jobs";
+        assert!(!done && told.contains(way) && told.contains("default/"), "{told}");
+    }
+    let (done, told) = as_member(&instance, EVE, &["image", "pull", "--public", "python:3.11"]);
+    assert!(!done && told.contains("begin with a workspace"), "{told}");
+    assert!(import(EVE, "team/torch:1", &one, &[]).0 && import(EVE, "default/torch:1", &one, &["--public"]).0);
+    let (done, told) = as_member(&instance, EVE, &["image", "tag", "default/torch:1", "python:3.11", "--public"]);
+    assert!(!done && told.contains("begin with a workspace"), "{told}");
+    // Whoever gets a public one is told so.
+    let report = run_as(&instance, ANN, "vision/gets", "image = \"default/torch:1\"");
+    assert_eq!(report["state"], "succeeded", "{report:#}");
+    let events = instance.ok(&["events", "vision/gets"]);
+    assert!(events.contains(&format!("image default/torch:1: the public one that user {EVE} has given")), "{events}");
+    // What an earlier version let somebody give is passed over, and told.
+    let public = instance.root().join("var/lib/trainyard/images/names/public");
+    let record = fs::read_to_string(public.join("docker%2eio%2fdefault%2ftorch%3a1.json")).unwrap();
+    let old = record.replace("docker.io/default/torch:1", "docker.io/library/python:3.11");
+    fs::write(public.join("docker%2eio%2flibrary%2fpython%3a3%2e11.json"), old).unwrap();
+    let report = run_as(&instance, ANN, "vision/closed", "image = \"python:3.11\"");
+    assert_eq!(report["state"], "failed", "{report:#}");
+    let events = instance.ok(&["events", "vision/closed"]);
+    let told = format!("the public image docker.io/library/python:3.11 of user {EVE} is passed over");
+    assert!(events.contains(&told), "{events}");
+    let shown = instance.cli(&["image", "show", "python:3.11"]);
+    let shown = (shown.status.code(), String::from_utf8_lossy(&shown.stderr).into_owned());
+    assert!(shown.0 == Some(4) && shown.1.contains("passed over") && shown.1.contains("--public"), "{shown:?}");
+    // The giver has it, and root may bless it.
+    assert_eq!(run_as(&instance, EVE, "eves", "image = \"python:3.11\"")["state"], "succeeded");
+    instance.ok(&["image", "import", "--name", "python:3.11", &two, "--public"]);
+    assert_eq!(run_as(&instance, ANN, "vision/open", "image = \"python:3.11\"")["state"], "succeeded");
+    assert_eq!(instance.log("vision/open", "main-0"), "two\n");
+    // In a sticky workspace a name is its giver's; the same image again is nothing new.
+    for arguments in [
+        &["image", "import", "--name", "team/torch:1", &two][..],
+        &["image", "tag", "python:3.11", "team/torch:1"],
+        &["image", "rm", "team/torch:1"],
+    ] {
+        let (done, told) = as_member(&instance, ANN, arguments);
+        let whose = format!("team/torch:1 of workspace default was given by user {EVE}");
+        assert!(!done && told.contains(&whose), "{arguments:?}: {told}");
+    }
+    assert!(import(ANN, "team/torch:1", &one, &[]).0);
+    // Files that jobs name are nobody's names.
+    for (uid, job, image) in [(EVE, "a", &one), (ANN, "b", &one)] {
+        assert_eq!(run_as(&instance, uid, job, &format!("image = {image:?}"))["state"], "succeeded");
+    }
+    assert!(as_member(&instance, EVE, &["image", "rm", "team/torch:1"]).0);
+    instance.shutdown();
+}
+
+#[test]
+fn a_model_s_record_is_read_by_whom_the_files_of_its_job_let_read() {
+    let Some(instance) = sticky("a_model_s_record_is_read_by_whom_the_files_of_its_job_let_read") else { return };
+    let job = "command = \"echo w > /model/w\"";
+    let record = |name: &str| {
+        let record = instance.mount().join("models").join(name).join("1/MODEL.toml");
+        let found = fs::metadata(&record).unwrap();
+        (found.mode() & 0o7777, found.uid(), found.gid())
+    };
+    for (name, mode, read) in
+        [("all", 0o644, 0o644), ("group", 0o640, 0o640), ("own", 0o600, 0o600), ("x", 0o755, 0o644)]
+    {
+        drop_as(&instance, ANN, name, job, mode);
+        assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
+        assert_eq!(record(name), (read, ANN, ANN), "{name}");
+    }
+    // What it was put together from counts as well: overrides, a template. A sweep's file is that of all its jobs.
+    let put = |name: &str, text: &str, mode: u32| {
+        let path = instance.jobs_d().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        chown(&path, Some(ANN), Some(ANN)).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    put("over.toml.d/10.toml", "env = { TOK = \"secret\" }", 0o600);
+    put("t.template.toml", job, 0o640);
+    for (name, text_of_job, read) in [
+        ("over", job, 0o600),
+        ("made", "template = \"t\"", 0o640),
+        ("sw", "command = \"echo w > /model/w\"\n[sweep]\nlr = [1]", 0o644),
+    ] {
+        drop_as(&instance, ANN, name, text_of_job, 0o644);
+        let name = if name == "sw" { "sw~1" } else { name };
+        assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
+        assert_eq!(record(name), (read, ANN, ANN), "{name}");
+    }
+    instance.shutdown();
+}
