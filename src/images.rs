@@ -282,13 +282,15 @@ impl Images {
         }
     }
 
-    /// What a name stands for in a workspace, for user `uid`: its own image, one of the administrator's, or a public one. Of
-    /// the public ones that others have given, those alone that these may give.
+    /// What a name stands for in a workspace, for user `uid`: its own image, one of the administrator's, or a public one. What
+    /// another member has given does not go before the administrator's; of the public ones that others have given, those alone
+    /// count that these may give.
     pub fn find(&self, workspace: &str, name: &str, uid: u32) -> Result<Found, ImageError> {
-        for kind in [Kind::Mine { workspace: workspace.to_owned() }, Kind::Preset] {
-            if let Some(found) = self.find_of_kind(&kind, name)? {
-                return Ok(Found::Here(found));
-            }
+        let own = self.find_of_kind(&Kind::Mine { workspace: workspace.to_owned() }, name)?;
+        let is_trusted = own.as_ref().is_some_and(|own| [0, uid].contains(&own.uid));
+        let preset = if is_trusted { None } else { self.find_of_kind(&Kind::Preset, name)? };
+        if let Some(found) = preset.or(own) {
+            return Ok(Found::Here(found));
         }
         Ok(match self.find_of_kind(&Kind::Public, name)? {
             None => Found::Nothing,

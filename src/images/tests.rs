@@ -230,6 +230,18 @@ fn public_names_that_root_has_not_given_begin_with_a_workspace_of_their_giver() 
 }
 
 #[test]
+fn what_another_member_has_given_does_not_go_before_what_the_administrator_has() {
+    let Some(fixture) = store() else { return };
+    let image = fixture.image("a", 1, 1);
+    let mine = Kind::Mine { workspace: "lab".to_owned() };
+    fixture.images.tag(&record("torch:2", mine.clone(), &image, 1)).unwrap();
+    assert_eq!(fixture.finds("lab", "torch:2", 2), Some(mine.clone()));
+    fixture.images.tag(&record("torch:2", Kind::Preset, &image, 0)).unwrap();
+    let found = [1, 2, 0].map(|uid| fixture.finds("lab", "torch:2", uid));
+    assert_eq!(found, [Some(mine), Some(Kind::Preset), Some(Kind::Preset)]);
+}
+
+#[test]
 fn in_a_sticky_workspace_a_name_is_its_giver_s_and_to_bring_the_same_image_is_no_change() {
     let Some(fixture) = store() else { return };
     let (a, b) = (fixture.image("a", 1, 1), fixture.image("b", 2, 1));

@@ -266,6 +266,7 @@ fn suggestion(name: &str, parent: &Place, language: Language<'_>) -> String {
 fn in_our_words(meant: Meant, parent: &Place, language: Language<'_>) -> Option<String> {
     let path = match meant {
         Meant::Key(path) => path,
+        Meant::SaidAnywhere(what) => return Some(format!("; {what}")),
         Meant::Said(what) => return parent.pattern.is_empty().then(|| format!("; {what}")),
     };
     let last = path.rsplit('.').next().unwrap_or(path);

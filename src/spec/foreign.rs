@@ -7,7 +7,12 @@ pub(super) enum Meant {
     Key(&'static str),
     /// At no key: what to do instead.
     Said(&'static str),
+    /// The same, wherever the word stands.
+    SaidAnywhere(&'static str),
 }
+
+/// Elsewhere one word has a number or a sort of cards.
+const CARDS: &str = "how many cards is `resources.gpu`, of which sort `resources.gpu_type`";
 
 /// Without `_` and `-`, in small letters. Of Docker, Compose, Kubernetes, Slurm and the training platforms.
 const WORDS: &[(&str, Meant)] = &[
@@ -25,8 +30,8 @@ const WORDS: &[(&str, Meant)] = &[
     ("cpunumber", Meant::Key("resources.cpu")),
     ("gpus", Meant::Key("resources.gpu")),
     ("nvidia.com/gpu", Meant::Key("resources.gpu")),
-    ("accelerator", Meant::Key("resources.gpu")),
-    ("accelerators", Meant::Key("resources.gpu")),
+    ("accelerator", Meant::SaidAnywhere(CARDS)),
+    ("accelerators", Meant::SaidAnywhere(CARDS)),
     ("acceleratorcount", Meant::Key("resources.gpu")),
     ("acceleratortype", Meant::Key("resources.gpu_type")),
     ("gpucount", Meant::Key("resources.gpu")),
@@ -84,7 +89,11 @@ mod tests {
     fn words_for_cards_and_times_lead_to_ours_and_a_part_of_a_card_to_shares() {
         for (text, said) in [
             ("resources.\"nvidia.com/gpu\" = 1", "unknown key `resources.nvidia.com/gpu`; did you mean `gpu`?"),
-            ("accelerator = 1", "unknown key `accelerator`; it belongs at `resources.gpu`"),
+            (
+                "accelerator = 'A100'",
+                "unknown key `accelerator`; how many cards is `resources.gpu`, of which sort `resources.gpu_type`",
+            ),
+            ("resources.accelerator = 1", "unknown key `resources.accelerator`; how many cards is `resources.gpu`"),
             ("resources.accelerator_type = 'A100'", "did you mean `gpu_type`?"),
             ("walltime = '1h'", "unknown key `walltime`; did you mean `max_duration`?"),
             ("time = '1h'", "unknown key `time`; did you mean `max_duration`?"),
