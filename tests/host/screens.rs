@@ -270,7 +270,7 @@ fn lists_are_narrowed_to_a_workspace_and_what_is_not_there_is_told_with_where_to
     }
     // One value is one line, and a token that is dead from the first is none.
     let exported = instance.ok(&["export", "--openpai", "here", "--json"]);
-    assert!(exported.lines().count() == 1 && exported.contains("\"protocolVersion\""), "{exported}");
+    assert!(exported.lines().count() == 1 && exported.contains("\"jobName\":\"here\""), "{exported}");
     for time in ["0s", "500ms"] {
         let refused = instance.cli(&["token", "new", "dead", "--expires", time]);
         assert_eq!(refused.status.code(), Some(2), "{time}: {refused:?}");
