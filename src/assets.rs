@@ -32,6 +32,7 @@ use nix::fcntl::{OFlag, ResolveFlag, open};
 use nix::sys::stat::Mode;
 use serde::{Deserialize, Serialize};
 
+use crate::config::{JobFiles, Paths};
 use crate::ids::{AssetName, Whose, WorkspaceName};
 use crate::sys::file::{class_mode, create_dir, optional};
 use crate::sys::rooted::open_resolved;
@@ -89,25 +90,20 @@ pub struct Shelf(OwnedFd);
 /// Makes the directories of a workspace below `workspaces/`. Whoever may go to its job files may go there, nobody else;
 /// whoever may drop job files there may put data and code into it as well: owner, group and rights of `datasets/` and
 /// `code/` are those of the directory of its job files.
-pub fn make_home(workspace: &Path, job_files: &Path) -> io::Result<()> {
+pub fn make_home(paths: &Paths, workspace: &WorkspaceName) -> io::Result<()> {
+    let (home, job_files) = (&paths.workspace(workspace), &paths.job_files(workspace));
     // Closed, until it is known to whom it is open.
-    create_dir(workspace, 0o700)?;
+    create_dir(home, 0o700)?;
     for part in ["models", "jobs"] {
-        create_dir(&workspace.join(part), 0o755)?;
+        create_dir(&home.join(part), 0o755)?;
     }
-    let like = match std::fs::metadata(job_files) {
-        Ok(metadata) => metadata,
-        // A job of a workspace whose directory has been removed meanwhile: it is no more open than it was.
-        Err(error) if is_absent(&error) => {
-            return [Part::Datasets, Part::Code]
-                .iter()
-                .try_for_each(|part| create_dir(&workspace.join(part.as_str()), 0o755));
-        }
-        Err(error) => return Err(error),
+    let JobFiles::Open(like) = JobFiles::of(&paths.jobs_d(), workspace)? else {
+        // A job of a workspace whose directory has been removed meanwhile, or is another's: it is no more open than it was.
+        return [Part::Datasets, Part::Code].iter().try_for_each(|part| create_dir(&home.join(part.as_str()), 0o755));
     };
     let (ids, mode) = ((like.uid(), like.gid()), class_mode(job_files, &like)?);
-    make_parts(workspace, mode & 0o7777, ids)?;
-    fit(&Shelf::open(workspace)?.directory(Path::new("."))?, home_mode(mode), ids)
+    make_parts(home, mode & 0o7777, ids)?;
+    fit(&Shelf::open(home)?.directory(Path::new("."))?, home_mode(mode), ids)
 }
 
 /// Of a workspace, by that of its job files: to look and to go there. What lies in it is the daemon's to make.

@@ -3,6 +3,7 @@
 mod alerts;
 mod images;
 mod in_force;
+mod job_files;
 mod limits;
 mod listen;
 mod network;
@@ -26,6 +27,7 @@ pub use alerts::{ALARM, AlertConfig, AlertOn, AlertTo, Given, check_address};
 pub use images::ImagesConfig;
 use images::WireImages;
 pub use in_force::InForce;
+pub use job_files::JobFiles;
 use limits::WireLimits;
 pub use limits::{Limits, ROOM_MIN};
 pub use listen::Listen;

@@ -36,7 +36,7 @@ use crate::api::tokens::Tokens;
 use crate::api::{drain, server};
 use crate::assets::{self, enforced};
 use crate::backup::{self, BackupError};
-use crate::config::{AlertConfig, Config, InForce, Listen, Paths};
+use crate::config::{AlertConfig, Config, InForce, JobFiles, Listen, Paths};
 use crate::contract::Identity;
 use crate::engine::local::{Delivered, LocalEngine, Means};
 use crate::gpu::{self, Gpus};
@@ -171,7 +171,7 @@ fn make_directories(config: &Config) -> Result<(), DaemonError> {
     for workspace in workspaces(paths) {
         let path = paths.workspace(&workspace);
         let kept = prepare(config, &HomeName::from(&workspace));
-        let made = kept.and_then(|()| assets::make_home(&path, &paths.job_files(&workspace)));
+        let made = kept.and_then(|()| assets::make_home(paths, &workspace));
         made.map_err(|source| DaemonError::Directory { path, source })?;
     }
     for shared in assets::SHARED.into_iter().filter_map(|shared| shared.parse::<HomeName>().ok()) {
@@ -210,14 +210,16 @@ fn clear_removed(paths: &Paths) {
 
 const REMOVED_LEFT: &str = "cannot remove what is left of models and datasets, the next start tries again";
 
-/// Those that have a directory for job files.
+/// Those that have a directory for job files; one that somebody else has made is none.
 fn workspaces(paths: &Paths) -> Vec<WorkspaceName> {
     let entries = std::fs::read_dir(paths.jobs_d()).into_iter().flatten().flatten();
     let directories = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let named = directories.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     // `NAME.toml.d` holds a job's overrides.
     let named = named.filter(|name: &WorkspaceName| !name.as_str().ends_with(".d"));
-    named.chain([WorkspaceName::default_workspace()]).collect()
+    let is_open = |name: &WorkspaceName| JobFiles::are_open(&paths.jobs_d(), name);
+    let other = named.filter(|name| *name != WorkspaceName::default_workspace()).filter(is_open);
+    other.chain([WorkspaceName::default_workspace()]).collect()
 }
 
 /// What is there already is not looked at: it may be a mount whose process is dead, or hangs. The mount process sees to it.
@@ -512,7 +514,7 @@ fn watch_files<S: Store>(
 /// A workspace is open to those who may go to its job files.
 fn open(paths: &Paths, storage: &Storage, workspace: &WorkspaceName) -> bool {
     let made = storage.prepare_home(paths, &HomeName::from(workspace));
-    let made = made.and_then(|()| assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace)));
+    let made = made.and_then(|()| assets::make_home(paths, workspace));
     storage.workspaces_may_have_come();
     let failed = |error: &io::Error| {
         tracing::warn!(%workspace, %error, "a workspace has not the rights of its job files, will be tried again");

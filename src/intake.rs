@@ -9,11 +9,14 @@ mod read;
 pub mod sources;
 mod watch;
 
+#[cfg(test)]
+mod tests;
+
 use crate::ids::JobKey;
 use crate::spec::{Diagnostic, JobSpec};
-use crate::store::record::SourceRecord;
+use crate::store::record::{Owner, SourceRecord};
 
-pub use read::{Look, Scan, is_ignored, read_path, read_text, read_whole};
+pub use read::{Look, Scan, is_ignored, read_path, read_text, read_whole, why_unread};
 pub use watch::{AskSpecs, Intake, IntakeError};
 
 /// One job of a sweep.
@@ -64,12 +67,14 @@ pub enum Arrival {
     },
     Refused {
         key: JobKey,
+        /// Whose the file is; unknown where it has gone meanwhile.
+        owner: Option<Owner>,
         diagnostics: Vec<Diagnostic>,
     },
     Removed {
         key: JobKey,
     },
-    /// A file whose name cannot be a job's, or a template; no diagnostics when it is gone or good.
+    /// A file whose name cannot be a job's, a template, or a directory that is no workspace; no diagnostics when it is gone or good.
     Stray {
         file: String,
         diagnostics: Vec<Diagnostic>,

@@ -248,7 +248,7 @@ impl JobReport {
                 .and_then(|source| source.sweep.as_ref())
                 .map(|sweep| sweep.values.clone())
                 .unwrap_or_default(),
-            owner: source.map_or(0, |source| source.owner.uid),
+            owner: facts.record.owner().map_or(0, |owner| owner.uid),
             run: facts.record.last_run,
             attempt: attempt.map_or(0, |attempt| attempt.number),
             created: facts.record.created.to_string(),

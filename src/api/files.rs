@@ -11,9 +11,9 @@ use std::time::Duration;
 use hyper::body::Bytes;
 
 use super::error::ApiError;
-use super::rights::{enter, may_enter, may_submit};
+use super::rights::{self, may_enter, may_submit};
 use super::server::{Context, ask, blocking};
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::JobKey;
 use crate::intake::sources::{OVERRIDES_SUFFIX, TEMPLATE_SUFFIX, overrides_of};
 use crate::intake::{Made, read_text, read_whole};
@@ -49,6 +49,15 @@ pub(super) fn check_workspace(key: &JobKey) -> Result<(), ApiError> {
         true => Err(ApiError::Bad(format!("{} is no workspace: it holds the overrides of a job", key.workspace))),
         false => Ok(()),
     }
+}
+
+/// Refuses files of a workspace that is closed to the caller, and of a directory that is a stranger's and so no workspace.
+pub(super) fn enter(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
+    rights::enter(paths, caller, &key.workspace)?;
+    let jobs_d = paths.jobs_d();
+    let why = JobFiles::why_none(&jobs_d, &key.workspace);
+    let told = |why| format!("{} {why}", JobFiles::directory(&jobs_d, &key.workspace).display());
+    why.map_or(Ok(()), |why| Err(ApiError::Forbidden(told(why))))
 }
 
 /// A file of `jobs.d` by a way on which lies no link: others may make some there, and the caller may be root.
@@ -113,7 +122,7 @@ pub(super) async fn submit(context: &Context, caller: &Caller, wanted: Wanted) -
 fn made(paths: &Paths, specs: &ResourceSpecs, caller: &Caller, wanted: &Wanted) -> Result<Made, ApiError> {
     let file = path_of(paths, &wanted.key)?;
     let owner = Owner { uid: caller.uid, gid: primary_group_of(caller.uid) };
-    enter(paths, caller, &wanted.key.workspace)?;
+    enter(paths, caller, &wanted.key)?;
     as_caller(caller, || {
         Target::of(paths, &file).map_err(|error| told(&file, "write", &error))?;
         read_text(&paths.jobs_d(), &file, &wanted.key, &wanted.text, owner, specs).map_err(ApiError::InvalidJob)
@@ -186,7 +195,7 @@ pub(super) async fn check(
     let by = caller.clone();
     let read = blocking(move || {
         let file = path_of(&paths, &key)?;
-        enter(&paths, &by, &key.workspace)?;
+        enter(&paths, &by, &key)?;
         let owner = Owner { uid: by.uid, gid: primary_group_of(by.uid) };
         as_caller(&by, || match part {
             Part::File => read_text(&paths.jobs_d(), &file, &key, &text, owner, &specs),
@@ -205,7 +214,7 @@ pub(super) async fn check(
 /// The file of a job as it is. Blocks.
 pub(super) fn read(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<Vec<u8>, ApiError> {
     let file = path_of(paths, key)?;
-    enter(paths, caller, &key.workspace)?;
+    enter(paths, caller, key)?;
     match as_caller(caller, || read_limited(&file, JOB_FILE_MAX_BYTES))? {
         Ok((_, bytes)) => Ok(bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(no_file(key)),
@@ -238,16 +247,28 @@ fn refused(paths: &Paths, caller: &Caller, key: &JobKey, what: (&Path, &str, &io
 /// Removes the file of a job and its overrides; whether there was any of it. Gone is well: who asks may need no more.
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<bool, ApiError> {
     let file = path_of(paths, key)?;
-    let removed = as_caller(caller, || -> io::Result<bool> {
-        let Some(target) = optional(Target::of(paths, &file))? else { return Ok(false) };
+    let removed = as_caller(caller, || -> io::Result<_> {
+        let Some(target) = optional(Target::of(paths, &file))? else { return Ok(None) };
+        let found = optional(fs::symlink_metadata(&target.way))?;
         // The file first: who may not remove it keeps all of it, and without it the overrides are nobody's.
         let was_there = optional(target.remove())?.is_some();
-        let overrides = overrides_of(&target.way);
-        let was_overridden = optional(fs::symlink_metadata(&overrides))?.is_some();
-        remove_tree(&overrides)?;
-        Ok(was_there || was_overridden)
+        let whose = found.filter(|_| was_there).map(|found| found.uid());
+        Ok(Some((was_there, remove_overrides(&overrides_of(&target.way), whose))))
     })?;
-    removed.map_err(|error| refused(paths, caller, key, (&file, "remove", &error)))
+    let removed = removed.map_err(|error| refused(paths, caller, key, (&file, "remove", &error)))?;
+    let Some((was_there, overrides)) = removed else { return Ok(false) };
+    let told = |error: io::Error| refused(paths, caller, key, (&overrides_of(&file), "remove the overrides", &error));
+    Ok(overrides.map_err(told)? || was_there)
+}
+
+/// Whether there were any. What a stranger has put there, whom a sticky directory keeps it for, was none to the job, and stays.
+fn remove_overrides(overrides: &Path, whose: Option<u32>) -> io::Result<bool> {
+    let Some(found) = optional(fs::symlink_metadata(overrides))? else { return Ok(false) };
+    let is_strangers = found.uid() != 0 && whose.is_some_and(|whose| whose != found.uid());
+    match remove_tree(overrides) {
+        Err(error) if is_strangers && error.kind() == io::ErrorKind::PermissionDenied => Ok(false),
+        removed => removed.map(|()| true),
+    }
 }
 
 pub(super) fn told(file: &Path, verb: &str, error: &io::Error) -> ApiError {
@@ -309,7 +330,7 @@ async fn until_known(context: &Context, file: &Arc<Made>) -> Result<bool, ApiErr
 pub(super) async fn take_away(context: &Context, caller: Caller, key: JobKey) -> Result<bool, ApiError> {
     let (paths, of) = (context.paths.clone(), key.clone());
     let removes = move || {
-        enter(&paths, &caller, &of.workspace)?;
+        enter(&paths, &caller, &of)?;
         if remove(&paths, &caller, &of)? { Ok(()) } else { Err(no_file(&of)) }
     };
     blocking(removes).await?;
@@ -323,6 +344,42 @@ pub(super) async fn take_away(context: &Context, caller: Caller, key: JobKey) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_stranger_has_put_beside_a_job_file_keeps_nobody_from_removing_that() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        if !nix::unistd::Uid::effective().is_root() {
+            return;
+        }
+        let root = tempfile::tempdir().unwrap();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let paths = Paths::new(root.path()).unwrap();
+        let (jobs_d, file) = (paths.jobs_d(), paths.jobs_d().join("a.toml"));
+        fs::create_dir_all(&jobs_d).unwrap();
+        fs::set_permissions(&jobs_d, fs::Permissions::from_mode(0o1777)).unwrap();
+        let (eve, ann) = (4_000_001, 4_000_002);
+        let of = |path: &Path, uid| chown(path, Some(uid), Some(uid)).unwrap();
+        let begin = || {
+            fs::write(&file, "").unwrap();
+            of(&file, eve);
+        };
+        begin();
+        let overrides = jobs_d.join("a.toml.d");
+        fs::create_dir(&overrides).unwrap();
+        of(&overrides, ann);
+        let remove = |uid| remove(&paths, &Caller::of(uid), &"a".parse().unwrap());
+        let refused = remove(ann).unwrap_err().to_string();
+        assert!(refused.contains("a.toml, which belongs to user 4000001") && file.exists(), "{refused}");
+        assert!(remove(eve).unwrap() && !file.exists() && overrides.exists(), "they were none of the job's");
+        // Her own, in which there is something of another's.
+        begin();
+        of(&overrides, eve);
+        fs::create_dir_all(overrides.join("deep/er")).unwrap();
+        of(&overrides.join("deep"), ann);
+        let refused = remove(eve).unwrap_err().to_string();
+        assert!(refused.contains("you may not remove the overrides ") && refused.contains("a.toml.d"), "{refused}");
+        assert!(remove(0).unwrap() && !overrides.exists());
+    }
 
     #[test]
     fn what_is_written_or_removed_for_root_goes_through_no_link() {

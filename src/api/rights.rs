@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::error::ApiError;
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::WorkspaceName;
 use crate::reconcile::Caller;
 use crate::sys::file::class_mode;
@@ -13,9 +13,11 @@ use crate::sys::process::groups_of;
 
 /// Whether a user may write in the directory of a workspace's job files. What cannot be looked at lets nobody write.
 pub(super) fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
-    let own = jobs_d.join(workspace);
-    let directory = if workspace == WorkspaceName::default_workspace().as_str() { jobs_d } else { &own };
-    may(directory, uid, 0o3) && (directory == jobs_d || may(jobs_d, uid, 0o1))
+    let Ok(workspace) = workspace.parse::<WorkspaceName>() else { return false };
+    let directory = JobFiles::directory(jobs_d, &workspace);
+    JobFiles::are_open(jobs_d, &workspace)
+        && may(&directory, uid, 0o3)
+        && (directory == jobs_d || may(jobs_d, uid, 0o1))
 }
 
 /// Whether a user has all of these rights to a directory.
@@ -72,7 +74,9 @@ fn rights_of(
     workspace: &WorkspaceName,
     rights_to: impl Fn(&Path) -> io::Result<Option<u32>>,
 ) -> io::Result<Option<u32>> {
-    match rights_to(&paths.job_files(workspace))? {
+    // A stranger's directory opens nothing of what a workspace of its name has left.
+    let opens = matches!(JobFiles::of(&paths.jobs_d(), workspace)?, JobFiles::Open(_));
+    match opens.then(|| rights_to(&paths.job_files(workspace))).transpose()?.flatten() {
         Some(rights) => Ok(Some(rights)),
         None => rights_to(&paths.workspace(workspace)),
     }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::error::ApiError;
 use super::rights::{enters, may, may_enter, unseen};
 use super::server::{Context, blocking};
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::{JobKey, WorkspaceName};
 use crate::reconcile::{Beside, Caller, Refusal, Removes, Whose};
 use crate::sys::file::optional;
@@ -85,7 +85,7 @@ fn workspaces(paths: &Paths) -> io::Result<Vec<WorkspaceName>> {
 /// access list grants that, they have to remove it themselves: the kernel alone weighs these.
 fn files_that_may_go(paths: &Paths, key: &JobKey, uid: u32) -> BTreeMap<JobKey, Removes> {
     let directory = paths.job_files(&key.workspace);
-    let Ok(above) = fs::metadata(&directory) else { return BTreeMap::new() };
+    let Ok(JobFiles::Open(above)) = JobFiles::of(&paths.jobs_d(), &key.workspace) else { return BTreeMap::new() };
     if !may(&directory, uid, 0o3) || !may(&paths.jobs_d(), uid, 0o1) || has_access_list(&directory) {
         return BTreeMap::new();
     }
@@ -118,7 +118,7 @@ pub(super) async fn named(refusal: Refusal) -> Refusal {
 
 fn names_somebody(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::NotYours { .. } => true,
+        Refusal::NotYours { .. } | Refusal::NotYourRuns { .. } => true,
         Refusal::Each(each) => each.iter().any(names_somebody),
         _ => false,
     }
@@ -126,13 +126,17 @@ fn names_somebody(refusal: &Refusal) -> bool {
 
 fn with_names(refusal: Refusal) -> Refusal {
     match refusal {
-        Refusal::NotYours { key, whose, kept } => {
-            let name = whose.uid.map(|uid| Caller::of(uid).name);
-            Refusal::NotYours { key, whose: Whose { name, ..whose }, kept }
+        Refusal::NotYours { key, whose, kept } => Refusal::NotYours { key, whose: by_name(whose), kept },
+        Refusal::NotYourRuns { key, whose } => {
+            Refusal::NotYourRuns { key, whose: whose.into_iter().map(by_name).collect() }
         }
         Refusal::Each(each) => Refusal::Each(each.into_iter().map(with_names).collect()),
         other => other,
     }
+}
+
+fn by_name(whose: Whose) -> Whose {
+    Whose { name: whose.uid.map(|uid| Caller::of(uid).name), ..whose }
 }
 
 #[cfg(test)]
@@ -180,8 +184,14 @@ mod tests {
         assert_eq!([may("sw~1", bob), may("sw~1", ann)], [own("sw~1"), own("sw")]);
         mode(0o776);
         assert_eq!(may("anns", bob), any(&[]), "who may not go there");
-        chown(&lab, Some(bob), None).unwrap();
         mode(0o1755);
+        chown(&lab, Some(bob), None).unwrap();
+        assert_eq!(
+            [may("anns", bob), may("anns", ann)],
+            [any(&[]), any(&[])],
+            "a stranger's directory is no workspace"
+        );
+        chown(paths.jobs_d(), Some(bob), None).unwrap();
         assert_eq!([may("anns", bob), may("anns", ann)], [any(&["anns"]), any(&[])], "whose directory it is");
     }
 }

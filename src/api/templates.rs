@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ApiError;
 use super::files::{self, Place, Target};
-use super::rights;
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread};
 use crate::reconcile::Caller;
@@ -69,7 +68,7 @@ impl TemplateDetail {
     pub fn read(path: &Path, key: &JobKey) -> Option<Self> {
         let file = fs::symlink_metadata(path).ok()?;
         let changed = u64::try_from(file.mtime() * 1000 + file.mtime_nsec() / 1_000_000).unwrap_or(0);
-        let layer = Reader::Looking.layer(path, None).map(|(layer, _)| layer).map_err(|unread| match unread {
+        let layer = Reader::Looking.layer(path).map(|(layer, _)| layer).map_err(|unread| match unread {
             Unread::Bad(found) => found.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"),
             Unread::Missing => "has gone".to_owned(),
             Unread::Unfinished => "is still being written".to_owned(),
@@ -103,7 +102,8 @@ pub(super) fn list(
             None => workspaces(&paths.jobs_d())?,
         };
         let mut found = Vec::new();
-        for workspace in workspaces.iter().filter(|workspace| caller.reaches(workspace.as_str())) {
+        let is_open = |workspace: &&WorkspaceName| JobFiles::are_open(&paths.jobs_d(), workspace);
+        for workspace in workspaces.iter().filter(|workspace| caller.reaches(workspace.as_str())).filter(is_open) {
             // Workspaces of others may be closed.
             let names = names(&paths.job_files(workspace)).unwrap_or_default();
             let keys = names.iter().filter_map(|name| Some(JobKey::new(workspace.clone(), name.parse().ok()?)));
@@ -115,7 +115,8 @@ pub(super) fn list(
 }
 
 pub(super) fn show(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<TemplateDetail, ApiError> {
-    let found = files::as_caller(caller, || TemplateDetail::read(&path(paths, key), key))?;
+    let is_open = JobFiles::are_open(&paths.jobs_d(), &key.workspace);
+    let found = files::as_caller(caller, || TemplateDetail::read(&path(paths, key), key).filter(|_| is_open))?;
     found.ok_or_else(|| ApiError::NotFound(format!("there is no template {key} that you may read")))
 }
 
@@ -128,7 +129,7 @@ pub(super) fn write(
     place: Place,
 ) -> Result<bool, ApiError> {
     files::check_workspace(key)?;
-    rights::enter(paths, caller, &key.workspace)?;
+    files::enter(paths, caller, key)?;
     let name = format!("{}{TEMPLATE_SUFFIX}", key.job);
     let layer = Layer::from_bytes(&name, text).map_err(|found| ApiError::InvalidTemplate(vec![found]))?;
     let text = layer.text.clone();
@@ -148,7 +149,7 @@ pub(super) fn write(
 /// Removes a template; jobs that were made of it go on. Blocks.
 pub(super) fn remove(paths: &Paths, caller: &Caller, key: &JobKey) -> Result<(), ApiError> {
     let file = path(paths, key);
-    rights::enter(paths, caller, &key.workspace)?;
+    files::enter(paths, caller, key)?;
     match files::as_caller(caller, || Target::of(paths, &file)?.remove())? {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -167,6 +168,8 @@ fn workspaces(jobs_d: &Path) -> io::Result<Vec<WorkspaceName>> {
         found.extend(name.parse().ok().filter(|_| is_workspace));
     }
     found.sort();
+    // A directory of this name has no files of the workspace.
+    found.dedup();
     Ok(found)
 }
 

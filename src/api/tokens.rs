@@ -125,8 +125,10 @@ pub(super) struct Bearer {
 }
 
 impl Bearer {
+    /// Whatever stands in its file: `admin` is of tokens of root alone.
     pub(super) fn allows(&self, right: Right) -> bool {
-        self.held.file.scopes.iter().any(|scope| scope.allows(right))
+        let counts = |scope: &&Scope| self.caller.uid == 0 || **scope != Scope::Admin;
+        self.held.file.scopes.iter().filter(counts).any(|scope| scope.allows(right))
     }
 }
 
@@ -491,6 +493,27 @@ mod tests {
         assert!(refused(&[], 7, 7), "a token of that name is there");
         let seen = |uid| tokens.list(&caller(uid)).unwrap().len();
         assert_eq!((seen(7), seen(8), seen(0)), (1, 0, 1));
+    }
+
+    #[test]
+    fn of_a_token_that_is_not_root_s_the_scope_admin_opens_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = Tokens::open(dir.path()).unwrap();
+        let rights = [Right::Read, Right::Jobs, Right::Metrics, Right::Admin];
+        let allowed = |uid: u32, scopes: &str| {
+            let made = tokens.create(&wanted("x", &[Scope::Read]), uid, &caller(0)).unwrap();
+            let path = dir.path().join(format!("{uid}.x.toml"));
+            let text = std::fs::read_to_string(&path).unwrap();
+            let edited = text.replace("scopes = [\"read\"]", &format!("scopes = [{scopes}]"));
+            assert!(edited.contains(scopes), "{text}");
+            std::fs::write(&path, edited).unwrap();
+            let bearer = tokens.bearer(&made.secret, crate::sys::now()).unwrap();
+            tokens.remove("x", uid, &caller(0)).unwrap();
+            rights.map(|right| bearer.allows(right))
+        };
+        assert_eq!(allowed(4_000_007, "\"admin\""), [false; 4]);
+        assert_eq!(allowed(4_000_007, "\"jobs\", \"admin\""), [true, true, false, false]);
+        assert_eq!(allowed(0, "\"admin\""), [true; 4]);
     }
 
     #[test]

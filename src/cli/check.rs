@@ -13,7 +13,7 @@ use super::show;
 use crate::api::client::{Client, ClientError};
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName};
-use crate::intake::sources::{Reader, TEMPLATE_SUFFIX, Unread, is_mask};
+use crate::intake::sources::{TEMPLATE_SUFFIX, Unread, is_mask};
 use crate::spec::sweep::{in_each_other_s_way, told_once};
 use crate::spec::{Diagnostic, JobSpec, Stack};
 
@@ -34,7 +34,8 @@ pub(super) async fn run(
             continue;
         }
         if path.is_dir() {
-            let told = format!("is a directory; check its files: `trainyard check {}/*.toml`", path.display());
+            let check = || format!("is a directory; check its files: `trainyard check {}/*.toml`", path.display());
+            let told = shelf.why_no_workspace(path).unwrap_or_else(check);
             output::error(&format!("{} {told}", path.display()));
             exit = Exit::Failure;
             continue;
@@ -158,21 +159,23 @@ fn check(path: &Path, shelf: &Shelf) -> (Vec<Diagnostic>, Vec<Made>) {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let stem = name.strip_suffix(TEMPLATE_SUFFIX).or_else(|| name.strip_suffix(".toml"));
     let job = stem.map(str::parse::<JobName>);
+    let unread = shelf.why_unread(path).filter(|_| job.is_some());
     let mut found = match &job {
+        _ if unread.is_some() => unread.iter().map(|why| Diagnostic::of_file(&file, why)).collect(),
         Some(Ok(_)) => Vec::new(),
         Some(Err(error)) => vec![Diagnostic::of_file(&file, format!("the file's name cannot name a job: {error}"))],
         None => vec![Diagnostic::of_file(&file, "the name of a job file ends with .toml")],
     };
     let unoffered = |error: anyhow::Error| Unread::Bad(vec![Diagnostic::of_file(&file, format!("{error:#}"))]);
     let read = if is_template(path) {
-        Reader::Looking.layer(path, None).and_then(|(layer, _)| {
+        shelf.reader(path).layer(path).and_then(|(layer, _)| {
             let mut stack = Stack::of_template(layer);
             shelf.offer(&mut stack, path).map_err(unoffered)?;
             Ok(stack.problems_of_template())
         })
     } else {
         let name = job.and_then(Result::ok).or_else(|| "job".parse().ok()).expect("a plain word is a name");
-        Reader::Looking.stack(path, &shelf.templates_of(path)).and_then(|(mut stack, _)| {
+        shelf.reader(path).stack(path, &shelf.templates_of(path)).and_then(|(mut stack, _)| {
             shelf.offer(&mut stack, path).map_err(unoffered)?;
             let (found, made) = check_stack(&stack, &name);
             jobs = made;

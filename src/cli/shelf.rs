@@ -9,9 +9,10 @@ use nix::unistd::AccessFlags;
 
 use super::check::is_template;
 use super::{NotFound, WrongArgument, no_file, output};
-use crate::config::{Config, Paths};
+use crate::config::{Config, JobFiles, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
+use crate::intake::why_unread;
 use crate::spec::near::nearest;
 use crate::spec::{Diagnostic, Layer, Stack};
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
@@ -34,10 +35,7 @@ impl Shelf {
     }
 
     fn directory(&self, workspace: &WorkspaceName) -> PathBuf {
-        if *workspace == WorkspaceName::default_workspace() {
-            return self.jobs_d.clone();
-        }
-        self.jobs_d.join(workspace.as_str())
+        JobFiles::directory(&self.jobs_d, workspace)
     }
 
     pub(super) fn job(&self, key: &JobKey) -> anyhow::Result<PathBuf> {
@@ -79,10 +77,32 @@ impl Shelf {
 
     /// Whose job files lie beside one; what lies elsewhere is like those of the default workspace.
     pub(super) fn workspace_of(&self, path: &Path) -> WorkspaceName {
-        let directory = path.parent().and_then(|directory| directory.canonicalize().ok());
-        let below = directory.as_ref().and_then(|directory| directory.strip_prefix(&self.jobs_d).ok());
-        let name = below.and_then(|below| below.to_str()?.parse().ok());
+        let below = self.below(path);
+        let name = below.as_ref().and_then(|below| below.parent()?.to_str()?.parse().ok());
         name.unwrap_or_else(WorkspaceName::default_workspace)
+    }
+
+    /// A path as it is below `jobs.d`, if that is where it leads.
+    fn below(&self, path: &Path) -> Option<PathBuf> {
+        let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let directory = directory.canonicalize().ok()?;
+        Some(directory.strip_prefix(self.jobs_d.canonicalize().ok()?).ok()?.join(path.file_name()?))
+    }
+
+    /// How the daemon would read a file: by its rules about who may write what, if it lies where it reads files.
+    pub(super) fn reader(&self, path: &Path) -> Reader<'static> {
+        if self.below(path).is_some() { Reader::Asking } else { Reader::Looking }
+    }
+
+    /// Why it would not read one that lies in `jobs.d`.
+    pub(super) fn why_unread(&self, path: &Path) -> Option<String> {
+        why_unread(&self.jobs_d, &self.jobs_d.join(self.below(path)?))
+    }
+
+    /// Why a directory in `jobs.d` is no workspace.
+    pub(super) fn why_no_workspace(&self, path: &Path) -> Option<String> {
+        let name = self.below(&path.canonicalize().ok()?)?.to_str()?.parse().ok()?;
+        JobFiles::why_none(&self.jobs_d, &name)
     }
 
     /// A job by its name: its file, or that of the sweep that makes it.
@@ -114,7 +134,7 @@ impl Shelf {
     /// The text of a template.
     pub(super) fn read_template(&self, key: &JobKey) -> anyhow::Result<Layer> {
         let path = self.template(key);
-        match Reader::Looking.layer(&path, None) {
+        match Reader::Looking.layer(&path) {
             Ok((layer, _)) => Ok(layer),
             Err(Unread::Missing) => Err(self.no_template(key).into()),
             Err(unread) => Err(told(&path, unread)),
@@ -140,7 +160,9 @@ impl Shelf {
         for entry in listed(&self.jobs_d)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let workspace = name.parse::<WorkspaceName>().ok().filter(|_| !name.ends_with(OVERRIDES_SUFFIX));
-            if let Some(workspace) = workspace.filter(|_| entry.path().is_dir()) {
+            let is_other = |workspace: &WorkspaceName| *workspace != WorkspaceName::default_workspace();
+            let is_open = |workspace: &WorkspaceName| JobFiles::are_open(&self.jobs_d, workspace);
+            if let Some(workspace) = workspace.filter(is_other).filter(is_open) {
                 // Workspaces of others may be closed.
                 found.extend(templates_in(&entry.path(), &workspace).unwrap_or_default());
             }
@@ -202,6 +224,13 @@ impl Shelf {
             .strip_prefix(&self.jobs_d)
             .with_context(|| format!("{} does not lie in {}", path.display(), self.jobs_d.display()))?;
         let directory = below.parent().unwrap_or(Path::new(""));
+        // Overrides in `jobs.d` itself are in a directory of their job's owner.
+        let name =
+            directory.iter().next().and_then(|name| name.to_str()).filter(|name| !name.ends_with(OVERRIDES_SUFFIX));
+        let workspace = name.and_then(|name| name.parse().ok());
+        if let Some(why) = workspace.and_then(|workspace| JobFiles::why_none(&self.jobs_d, &workspace)) {
+            bail!("cannot write {}: its directory {why}", path.display());
+        }
         let held = Held::below(&self.jobs_d, directory).map_err(|error| unwritable(path, error))?;
         let way = held.path(below.file_name().unwrap_or_default());
         Ok((held, way))

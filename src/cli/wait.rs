@@ -6,7 +6,7 @@ use super::output::{self, Format};
 use super::{Exit, explain_failure};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{EventQuery, HappeningView, JobQuery, LogQuery};
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::{JobKey, format_duration};
 use crate::report::JobReport;
 use crate::status::State;
@@ -27,6 +27,9 @@ pub(super) async fn until_known(client: &Client, paths: &Paths, key: &JobKey) ->
 
 /// Whether there is a file of it: one of a sweep has the sweep's, whose name is what stands before one of the `~`.
 fn may_have_file(paths: &Paths, key: &JobKey) -> bool {
+    if !JobFiles::are_open(&paths.jobs_d(), &key.workspace) {
+        return false;
+    }
     let (directory, name) = (paths.job_files(&key.workspace), key.job.as_str());
     let ends = name.match_indices('~').map(|(end, _)| end).chain([name.len()]);
     ends.filter_map(|end| name.get(..end)).any(|file| directory.join(format!("{file}.toml")).exists())

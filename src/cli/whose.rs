@@ -10,7 +10,7 @@ use super::complete::Named;
 use super::{NotFound, WrongArgument};
 use crate::api::wire::NameQuery;
 use crate::assets::SHARED;
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::WorkspaceName;
 
 #[derive(Debug, Args)]
@@ -63,7 +63,11 @@ pub(super) fn known(root: &Path, home: &str) -> anyhow::Result<()> {
         home.parse().map_err(|error| WrongArgument(format!("{home:?} cannot be a workspace: {error}")))?;
     match paths.has_workspace(&name) {
         true => Ok(()),
-        false => Err(NotFound(format!("there is no workspace {name}; `trainyard workspace` lists them")).into()),
+        false => {
+            let why = JobFiles::why_none(&paths.jobs_d(), &name).map(|why| format!(" (its directory in jobs.d {why})"));
+            let why = why.unwrap_or_default();
+            Err(NotFound(format!("there is no workspace {name}{why}; `trainyard workspace` lists them")).into())
+        }
     }
 }
 

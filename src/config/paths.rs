@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::ConfigError;
+use super::{ConfigError, JobFiles};
 use crate::ids::{AttemptId, HomeName, JobKey, TaskName, WorkspaceName};
 
 /// Where things lie; all below one root.
@@ -60,11 +60,7 @@ impl Paths {
 
     /// Where the job files of a workspace lie; those of `default` are in `jobs.d` itself.
     pub fn job_files(&self, workspace: &WorkspaceName) -> PathBuf {
-        if *workspace == WorkspaceName::default_workspace() {
-            self.jobs_d()
-        } else {
-            self.jobs_d().join(workspace.as_str())
-        }
+        JobFiles::directory(&self.jobs_d(), workspace)
     }
 
     /// Whether there is such a workspace: one has a directory of job files, or keeps what it has had. Blocks.
@@ -74,7 +70,8 @@ impl Paths {
         }
         // What one may not look into is there, but for what the daemon alone may look into.
         let found = |path: PathBuf| path.symlink_metadata().map(|found| found.is_dir());
-        if found(self.job_files(workspace)).unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied) {
+        let job_files = JobFiles::of(&self.jobs_d(), workspace).map(|found| matches!(found, JobFiles::Open(_)));
+        if job_files.unwrap_or_else(|error| error.kind() == io::ErrorKind::PermissionDenied) {
             return true;
         }
         match found(self.workspace(workspace)) {

@@ -3,10 +3,12 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask};
 use super::{Arrival, Made, Swept};
+use crate::config::JobFiles;
 use crate::contract::advice;
 use crate::ids::{JobKey, JobName, NameError, WorkspaceName};
 use crate::spec::sweep::{Combination, in_each_other_s_way, told_once};
@@ -76,15 +78,30 @@ fn is_own(job: &Path) -> bool {
 pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
     let Ok(relative) = path.strip_prefix(root) else { return Look::Nothing };
     let file = relative.display().to_string();
+    if let Some(name) = relative.to_str().filter(|name| !name.contains('/') && is_workspace_name(name)) {
+        return Look::Arrived(directory(root, name));
+    }
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if is_ignored(&name) {
         return Look::Nothing;
     }
+    let is_read = match is_read(root, relative) {
+        Ok(is_read) => is_read,
+        // Not known for a moment: nothing goes by that.
+        Err(_) => return Look::Unfinished,
+    };
     let key = match key_of(relative) {
         Ok(Some(key)) => key,
         Ok(None) => return Look::Nothing,
+        Err(_) if !is_read => return Look::Arrived(Arrival::Stray { file, diagnostics: Vec::new() }),
         Err(wrong) => return Look::Arrived(stray(path, file, &wrong)),
     };
+    if !is_read {
+        // As if its workspace had gone.
+        let is_template = name.ends_with(TEMPLATE_SUFFIX);
+        let gone = Arrival::Stray { file, diagnostics: Vec::new() };
+        return Look::Arrived(if is_template { gone } else { Arrival::Removed { key } });
+    }
     if name.ends_with(TEMPLATE_SUFFIX) {
         return read_template(root, path, file, specs.of_template(&key.workspace));
     }
@@ -95,13 +112,52 @@ pub fn read_path(root: &Path, path: &Path, specs: &ResourceSpecs) -> Look {
         Ok(made) => made.into(),
         Err(Unread::Missing) => Arrival::Removed { key },
         Err(Unread::Unfinished) => return Look::Unfinished,
-        Err(Unread::Bad(diagnostics)) => Arrival::Refused { key, diagnostics },
+        Err(Unread::Bad(diagnostics)) => Arrival::Refused { key, owner: owner_of(path), diagnostics },
     })
+}
+
+fn owner_of(path: &Path) -> Option<Owner> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some(Owner { uid: found.uid(), gid: found.gid() })
+}
+
+/// A directory that may be a workspace's: it is told of where it is a stranger's.
+fn directory(root: &Path, name: &str) -> Arrival {
+    let why = name.parse().ok().and_then(|workspace| JobFiles::why_none(root, &workspace));
+    let diagnostics = why.map(|why| Diagnostic::of_file(name, why)).into_iter().collect();
+    Arrival::Stray { file: name.to_owned(), diagnostics }
+}
+
+/// Whether what lies there counts: nothing does that lies in a directory which is a stranger's.
+fn is_read(root: &Path, relative: &Path) -> io::Result<bool> {
+    let first = relative.iter().next().and_then(|name| name.to_str()).filter(|_| relative.iter().count() > 1);
+    match first.and_then(|name| name.parse().ok()) {
+        Some(workspace) => Ok(!matches!(JobFiles::of(root, &workspace)?, JobFiles::Strangers { .. })),
+        None => Ok(true),
+    }
+}
+
+/// Why a file that lies below `root`, whatever is in it, is no job file and no template.
+pub fn why_unread(root: &Path, path: &Path) -> Option<String> {
+    let relative = path.strip_prefix(root).ok()?;
+    let name = path.file_name()?.to_string_lossy();
+    let first = relative.iter().next().and_then(|name| name.to_str()).filter(|_| relative.iter().count() > 1);
+    let strangers = first.and_then(|name| JobFiles::why_none(root, &name.parse().ok()?));
+    match key_of(relative) {
+        _ if is_ignored(&name) => {
+            Some(format!("{name:?} is skipped: so editors and packagers call what is no job file"))
+        }
+        Err(wrong) => Some(wrong.to_string()),
+        Ok(None) => {
+            Some("lies too deep in jobs.d: a job file is read in jobs.d itself and in directories there".to_owned())
+        }
+        Ok(Some(_)) => strangers.map(|why| format!("its directory {why}")),
+    }
 }
 
 /// A template runs nothing; what is wrong with it is told of the file.
 fn read_template(root: &Path, path: &Path, file: String, specs: Offer) -> Look {
-    let diagnostics = match (Reader::Watching { jobs_d: root }).layer(path, None) {
+    let diagnostics = match (Reader::Watching { jobs_d: root }).layer(path) {
         Ok((layer, _)) => {
             let mut stack = Stack::of_template(layer);
             stack.specs = specs;
@@ -116,17 +172,21 @@ fn read_template(root: &Path, path: &Path, file: String, specs: Offer) -> Look {
 
 fn stray(path: &Path, file: String, wrong: &WrongName) -> Arrival {
     let gone = fs::symlink_metadata(path).is_err();
-    let message = match wrong {
-        WrongName::Workspace(error) => format!("its directory's name cannot name a workspace: {error}; rename it"),
-        WrongName::File(error) => format!("the file's name cannot name a job or template: {error}; rename it"),
-    };
-    let diagnostics = if gone { Vec::new() } else { vec![Diagnostic::of_file(&file, message)] };
+    let diagnostics = if gone { Vec::new() } else { vec![Diagnostic::of_file(&file, wrong.to_string())] };
     Arrival::Stray { file, diagnostics }
 }
 
 /// What of a path is no name.
+#[derive(Debug, thiserror::Error)]
 enum WrongName {
+    #[error("its directory's name cannot name a workspace: {0}; rename it")]
     Workspace(NameError),
+    /// Its files would be those of others once more.
+    #[error(
+        "its directory's name cannot name a workspace: the files of default lie in jobs.d itself; move them there, or rename it"
+    )]
+    Default,
+    #[error("the file's name cannot name a job or template: {0}; rename it")]
     File(NameError),
 }
 
@@ -135,6 +195,9 @@ fn key_of(relative: &Path) -> Result<Option<JobKey>, WrongName> {
     let parts: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
     let (workspace, file) = match parts.as_slice() {
         [file] => (WorkspaceName::default_workspace(), file),
+        [workspace, _] if *workspace == WorkspaceName::default_workspace().to_string() => {
+            return Err(WrongName::Default);
+        }
         [workspace, file] => (workspace.parse().map_err(WrongName::Workspace)?, file),
         _ => return Ok(None),
     };
@@ -180,12 +243,7 @@ fn found_in(file: &str, unread: Unread) -> Vec<Diagnostic> {
 }
 
 fn templates_of(root: &Path, key: &JobKey) -> [PathBuf; 2] {
-    let own = if key.workspace == WorkspaceName::default_workspace() {
-        root.to_owned()
-    } else {
-        root.join(key.workspace.as_str())
-    };
-    [own, root.to_owned()]
+    [JobFiles::directory(root, &key.workspace), root.to_owned()]
 }
 
 fn arrived(mut stack: Stack, owner: Owner, key: &JobKey, specs: &ResourceSpecs) -> Result<Made, Unread> {
@@ -261,6 +319,11 @@ impl Scan {
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_workspace = entry.file_type()?.is_dir() && is_workspace_name(&name);
             if name.ends_with(OVERRIDES_SUFFIX) {
+                continue;
+            }
+            if is_workspace && !is_read(root, &Path::new(&name).join("x"))? {
+                // It is told of, and nothing in it.
+                scan.paths.push(entry.path());
                 continue;
             }
             match is_workspace.then(|| fs::read_dir(entry.path())) {

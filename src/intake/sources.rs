@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 
 use crate::ids::JobName;
 use crate::spec::layers::OVERRIDES_MAX;
-use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, Layer, Stack};
+use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, Layer, Severity, Stack};
 use crate::store::record::Owner;
 use crate::sys::file::{is_being_written, optional, read_limited};
+use crate::sys::process::{is_group_of_one, name_of};
 
 /// The end of a template's file name.
 pub const TEMPLATE_SUFFIX: &str = ".template.toml";
@@ -21,8 +22,24 @@ pub const OVERRIDES_SUFFIX: &str = ".toml.d";
 pub enum Reader<'a> {
     /// As the daemon does: with the rules about who may write what, and nothing that is still being written.
     Watching { jobs_d: &'a Path },
+    /// By the same rules, for who asks what the daemon would say of a file that lies in `jobs.d`.
+    Asking,
     /// As people do, to see what is in them.
     Looking,
+}
+
+/// The job that a file is part of.
+#[derive(Debug, Clone, Copy)]
+struct Of<'a> {
+    owner: Owner,
+    /// Where its job file lies.
+    directory: &'a Path,
+}
+
+impl Of<'_> {
+    fn is_strangers(self, uid: u32) -> bool {
+        uid != self.owner.uid && uid != 0
+    }
 }
 
 /// Why there is no job in files.
@@ -38,26 +55,43 @@ pub enum Unread {
 impl Reader<'_> {
     /// Reads the job file `path`, its overrides and its template, which is looked for in `templates`, in this order.
     pub fn stack(self, path: &Path, templates: &[PathBuf]) -> Result<(Stack, Owner), Unread> {
-        let (job, owner) = self.layer(path, None)?;
+        let (job, owner) = self.layer(path)?;
         Ok((self.stack_on(job, path, owner, templates)?, owner))
     }
 
     /// The same for what is to become the file at `path`.
     pub fn stack_on(self, job: Layer, path: &Path, owner: Owner, templates: &[PathBuf]) -> Result<Stack, Unread> {
         let mut stack = Stack::of(job);
-        stack.overrides = self.overrides(&overrides_of(path), owner)?;
+        let of = Of { owner, directory: directory_of(path) };
+        let (overrides, passed_over) = self.overrides(&overrides_of(path), of)?;
+        (stack.overrides, stack.passed_over) = (overrides, passed_over);
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
-            stack.template = self.template(&wanted, templates, owner)?;
+            stack.template = self.template(&wanted, templates, of, &mut stack.passed_over)?;
             if stack.template.is_none() {
-                stack.templates = templates.iter().flat_map(|directory| template_names(directory)).collect();
+                let names = templates.iter().flat_map(|directory| template_names(directory));
+                // One of this name was passed over.
+                stack.templates = names.filter(|name| name != wanted.as_str()).collect();
             }
         }
         Ok(stack)
     }
 
-    fn template(self, name: &JobName, directories: &[PathBuf], owner: Owner) -> Result<Option<Layer>, Unread> {
+    fn template(
+        self,
+        name: &JobName,
+        directories: &[PathBuf],
+        of: Of<'_>,
+        passed_over: &mut Vec<Diagnostic>,
+    ) -> Result<Option<Layer>, Unread> {
         for directory in directories {
-            match self.layer(&directory.join(format!("{name}{TEMPLATE_SUFFIX}")), Some(owner)) {
+            let path = directory.join(format!("{name}{TEMPLATE_SUFFIX}"));
+            if let Some(told) = self.passes_over(&path, directory, of) {
+                // The two directories are one in the default workspace.
+                passed_over.retain(|known| *known != told);
+                passed_over.push(told);
+                continue;
+            }
+            match self.part(&path, Some(of)) {
                 Err(Unread::Missing) => {}
                 other => return other.map(|(layer, _)| Some(layer)),
             }
@@ -65,35 +99,60 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    fn overrides(self, directory: &Path, owner: Owner) -> Result<Vec<Layer>, Unread> {
+    /// What somebody else has put beside the files of a job in a directory that keeps its owner from taking it away: it must not stop
+    /// the job for good. Elsewhere it is refused, so that its owner takes it away.
+    fn passes_over(self, path: &Path, directory: &Path, of: Of<'_>) -> Option<Diagnostic> {
+        const STICKY: u32 = 0o1000;
+        let found = fs::symlink_metadata(path).ok().filter(|found| of.is_strangers(found.uid()))?;
+        let is_kept = fs::metadata(shown(directory)).is_ok_and(|directory| directory.mode() & STICKY != 0);
+        let message = format!(
+            "belongs to {}, and neither to the owner of the job file nor to root: it is passed over; they or root can remove it",
+            name_of(found.uid())
+        );
+        is_kept.then(|| Diagnostic { severity: Severity::Warning, ..Diagnostic::of_file(&self.label(path), message) })
+    }
+
+    /// With what is passed over of them.
+    fn overrides(self, directory: &Path, of: Of<'_>) -> Result<(Vec<Layer>, Vec<Diagnostic>), Unread> {
+        if let Some(told) = self.passes_over(directory, of.directory, of) {
+            return Ok((Vec::new(), vec![told]));
+        }
         let label = self.label(directory);
         let bad = |message: String| Unread::Bad(vec![Diagnostic::of_file(&label, message)]);
         let metadata = match optional(fs::symlink_metadata(directory)) {
-            Ok(None) => return Ok(Vec::new()),
+            Ok(None) => return Ok((Vec::new(), Vec::new())),
             Ok(Some(metadata)) if metadata.is_dir() => metadata,
             Ok(Some(_)) => return Err(bad("is not a directory of overrides; move it away".to_owned())),
             Err(error) => return Err(bad(format!("cannot be examined: {error}"))),
         };
-        if let Some(problem) = self.wrong_rights(directory, &metadata, Some(owner)) {
+        if let Some(problem) = self.wrong_rights(directory, &metadata, Some(of)) {
             return Err(bad(problem));
         }
         let names = override_names(directory).map_err(|error| bad(format!("cannot be listed: {error}")))?;
+        let passed = |name: &String| self.passes_over(&directory.join(name), of.directory, of).ok_or(name.clone());
+        let (passed_over, names): (Vec<_>, Vec<_>) = names.iter().map(passed).partition(Result::is_ok);
+        let names: Vec<String> = names.into_iter().filter_map(Result::err).collect();
         if names.len() > OVERRIDES_MAX {
             return Err(bad(format!("holds {} overrides; a job has at most {OVERRIDES_MAX}", names.len())));
         }
         let mut layers = Vec::new();
         for name in names {
-            match self.layer(&directory.join(name), Some(owner)) {
+            match self.part(&directory.join(name), Some(of)) {
                 // Removed in this moment.
                 Err(Unread::Missing) => {}
                 other => layers.push(other?.0),
             }
         }
-        Ok(layers)
+        Ok((layers, passed_over.into_iter().flatten().collect()))
     }
 
-    /// One file. An override belongs to the owner of its job, or to root.
-    pub fn layer(self, path: &Path, job: Option<Owner>) -> Result<(Layer, Owner), Unread> {
+    /// One file by itself.
+    pub fn layer(self, path: &Path) -> Result<(Layer, Owner), Unread> {
+        self.part(path, None)
+    }
+
+    /// An override or a template belongs to the owner of the job that it is part of, or to root.
+    fn part(self, path: &Path, job: Option<Of<'_>>) -> Result<(Layer, Owner), Unread> {
         let file = self.label(path);
         let bad = |message: String| Unread::Bad(vec![Diagnostic::of_file(&file, message)]);
         if matches!(self, Reader::Watching { .. }) && is_being_written(path) {
@@ -115,18 +174,20 @@ impl Reader<'_> {
     fn label(self, path: &Path) -> String {
         let shown = match self {
             Reader::Watching { jobs_d } => path.strip_prefix(jobs_d).unwrap_or(path),
-            Reader::Looking => path,
+            Reader::Asking | Reader::Looking => path,
         };
         shown.display().to_string()
     }
 
     /// The owner is who the job runs as, so nobody else may be able to change what it is made of.
-    fn wrong_rights(self, path: &Path, metadata: &fs::Metadata, job: Option<Owner>) -> Option<String> {
+    fn wrong_rights(self, path: &Path, metadata: &fs::Metadata, job: Option<Of<'_>>) -> Option<String> {
         const OTHERS_WRITE: u32 = 0o002;
         const GROUP_WRITE: u32 = 0o020;
-        let Reader::Watching { jobs_d } = self else { return None };
+        if matches!(self, Reader::Looking) {
+            return None;
+        }
         let mode = metadata.mode() & 0o7777;
-        if job.is_some_and(|owner| metadata.uid() != owner.uid && metadata.uid() != 0) {
+        if job.is_some_and(|of| of.is_strangers(metadata.uid())) {
             return Some("belongs neither to the owner of the job file nor to root; `chown` it".to_owned());
         }
         if mode & OTHERS_WRITE != 0 {
@@ -134,21 +195,27 @@ impl Reader<'_> {
                 "everybody may write it (mode {mode:o}), so anybody could run jobs as its owner; `chmod o-w` it"
             ));
         }
-        let workspace = workspace_of(path, jobs_d).and_then(|workspace| fs::metadata(workspace).ok());
-        let group_is_workspace = workspace.is_some_and(|workspace| workspace.gid() == metadata.gid());
-        // A group of one's own, as most systems give each user, is nobody else.
-        if mode & GROUP_WRITE != 0 && !group_is_workspace && metadata.gid() != metadata.uid() {
-            return Some(format!("its group may write it (mode {mode:o}) and is not the workspace's; `chmod g-w` it"));
+        // Of a template for all that of the job's workspace counts: others are not to run as its members.
+        let directory = job.map_or_else(|| directory_of(path), |of| of.directory);
+        let workspace = fs::metadata(shown(directory)).map(|workspace| workspace.gid());
+        let is_workspace_s = workspace.is_ok_and(|workspace| workspace == metadata.gid());
+        if mode & GROUP_WRITE != 0 && !is_workspace_s && !is_group_of_one(metadata.uid(), metadata.gid()) {
+            return Some(format!(
+                "its group may write it (mode {mode:o}), and is neither the workspace's nor its owner's alone; `chmod g-w` it"
+            ));
         }
         None
     }
 }
 
-/// The directory of the workspace that a path below `jobs_d` belongs to, unless it is `jobs_d` itself.
-fn workspace_of(path: &Path, jobs_d: &Path) -> Option<PathBuf> {
-    let parts: Vec<_> = path.strip_prefix(jobs_d).ok()?.components().collect();
-    let first = jobs_d.join(parts.first()?);
-    (parts.len() > 1 && !first.to_string_lossy().ends_with(OVERRIDES_SUFFIX)).then_some(first)
+/// Where a job file or a template lies.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().unwrap_or(Path::new(""))
+}
+
+/// A directory that is named by nothing is the one that one is in.
+fn shown(directory: &Path) -> &Path {
+    if directory.as_os_str().is_empty() { Path::new(".") } else { directory }
 }
 
 /// A link to `/dev/null` masks a job, as systemd's units are masked.

@@ -12,6 +12,7 @@ use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 use super::Arrival;
 use super::read::{Look, Part, Scan, is_workspace_name, part_of, read_path};
 use super::sources::OVERRIDES_SUFFIX;
+use crate::config::JobFiles;
 use crate::ids::{JobKey, WorkspaceName};
 use crate::spec::ResourceSpecs;
 
@@ -140,11 +141,7 @@ impl Intake {
     }
 
     fn path_of(&self, key: &JobKey) -> PathBuf {
-        let file = format!("{}.toml", key.job);
-        if key.workspace == WorkspaceName::default_workspace() {
-            return self.root.join(&file);
-        }
-        self.root.join(key.workspace.as_str()).join(file)
+        JobFiles::directory(&self.root, &key.workspace).join(format!("{}.toml", key.job))
     }
 
     fn watch_directories(&mut self) {
@@ -161,7 +158,8 @@ impl Intake {
             let path = entry.path();
             let name = entry.file_name().to_string_lossy().into_owned();
             let is_workspace = directory == self.root && is_workspace_name(&name);
-            if !is_workspace && !name.ends_with(OVERRIDES_SUFFIX) {
+            let is_strangers = is_workspace && name.parse().is_ok_and(|name| !JobFiles::are_open(directory, &name));
+            if is_strangers || !is_workspace && !name.ends_with(OVERRIDES_SUFFIX) {
                 continue;
             }
             if !self.watched.contains(&path)
@@ -251,18 +249,17 @@ impl Intake {
     }
 }
 
-/// With mode, owner and group of their directories.
+/// With mode, owner and group of their directories; those of strangers are none.
 fn workspaces_below(root: &Path) -> impl Iterator<Item = (WorkspaceName, (u32, u32, u32))> {
     let below = std::fs::read_dir(root).into_iter().flatten().flatten().filter_map(|entry| {
         let name: WorkspaceName = entry.file_name().to_str().filter(|name| is_workspace_name(name))?.parse().ok()?;
         // Its files are those of the root itself, and no link makes a workspace.
         let is_one = name != WorkspaceName::default_workspace() && entry.file_type().ok()?.is_dir();
-        is_one.then(|| (name, entry.path()))
+        is_one.then_some(name)
     });
-    let all = std::iter::once((WorkspaceName::default_workspace(), root.to_owned())).chain(below);
-    all.filter_map(|(name, path)| {
-        let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_dir)?;
-        Some((name, (metadata.mode(), metadata.uid(), metadata.gid())))
+    std::iter::once(WorkspaceName::default_workspace()).chain(below).filter_map(|name| {
+        let Ok(JobFiles::Open(found)) = JobFiles::of(root, &name) else { return None };
+        Some((name, (found.mode(), found.uid(), found.gid())))
     })
 }
 

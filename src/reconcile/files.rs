@@ -8,14 +8,14 @@ use crate::report::{Facts, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
 use crate::store::Store;
-use crate::store::record::{AttemptRecord, JobRecord, RunEnd, SourceRecord, TaskPhase};
+use crate::store::record::{AttemptRecord, JobRecord, Owner, RunEnd, SourceRecord, TaskPhase};
 
 impl<S: Store> Reconciler<S> {
     pub(super) fn file(&mut self, arrival: Arrival) {
         match arrival {
             Arrival::Accepted { key, source, spec } => self.plain_file(&key, source, *spec),
             Arrival::Swept { key, jobs } => self.swept(&key, jobs),
-            Arrival::Refused { key, diagnostics } => self.plain_file_refused(&key, diagnostics),
+            Arrival::Refused { key, owner, diagnostics } => self.plain_file_refused(&key, owner, diagnostics),
             Arrival::Removed { key } => self.plain_file_removed(&key),
             Arrival::Stray { file, diagnostics } if diagnostics.is_empty() => drop(self.strays.remove(&file)),
             Arrival::Stray { file, diagnostics } => self.stray(file, diagnostics),
@@ -35,7 +35,7 @@ impl<S: Store> Reconciler<S> {
             return;
         }
         if let Some(reason) = self.why_never(key, &spec) {
-            return self.refused(key, vec![reason]);
+            return self.refused(key, Some(source.owner), vec![reason]);
         }
         let job = self.job_entry(key);
         if job.record.source.is_none() {
@@ -47,7 +47,7 @@ impl<S: Store> Reconciler<S> {
         let news: Vec<String> =
             source.warnings.iter().filter(|told| !known.contains(told)).map(ToString::to_string).collect();
         job.record.not_begun.take_if(|old| source.differs(old));
-        job.record.source = Some(source);
+        (job.record.source, job.record.file_owner) = (Some(source), None);
         job.record.file_present = true;
         let repaired = !std::mem::take(&mut job.record.invalid).is_empty();
         (job.spec, job.refused) = (Some(std::sync::Arc::new(spec)), None);
@@ -86,13 +86,13 @@ impl<S: Store> Reconciler<S> {
         let Some(run) = job.open_run_mut() else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: why.to_string() }, at: now });
         run.record.refused_at_last = true;
-        let (preparation, is_first) = (run.preparation.take(), run.record.number == 1);
+        let (preparation, is_first, owner) = (run.preparation.take(), run.record.number == 1, run.record.source.owner);
         if is_first {
             (job.record.source, job.spec) = (None, None);
         }
         self.works.extend(preparation.map(Work::GiveUp));
         self.deliver(key);
-        self.refused(key, vec![why]);
+        self.refused(key, Some(owner), vec![why]);
         self.settle(key);
         self.tell_those_awaiting(key);
     }
@@ -111,12 +111,15 @@ impl<S: Store> Reconciler<S> {
         self.note(key, message);
     }
 
-    pub(super) fn refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
+    /// Of a file of the owner's, where that is known.
+    pub(super) fn refused(&mut self, key: &JobKey, owner: Option<Owner>, diagnostics: Vec<Diagnostic>) {
         let known = self.jobs.get(key).map(|job| &job.record);
-        if known.is_some_and(|job| job.file_present && job.invalid == diagnostics) {
+        let whose = |job: &JobRecord| if job.source.is_some() { job.file_owner } else { owner };
+        if known.is_some_and(|job| job.file_present && job.invalid == diagnostics && job.file_owner == whose(job)) {
             return;
         }
         let job = self.job_entry(key);
+        job.record.file_owner = whose(&job.record);
         job.record.file_present = true;
         let first = diagnostics.first().map(ToString::to_string).unwrap_or_default();
         job.record.invalid = diagnostics;

@@ -123,7 +123,7 @@ impl<S: Store> Reconciler<S> {
         Some(Publication {
             report: self.report(key)?,
             source: source.map(|source| source.text.clone()),
-            owner: source.map_or((0, 0), |source| (source.owner.uid, source.owner.gid)),
+            owner: job.record.owner().map_or((0, 0), |owner| (owner.uid, owner.gid)),
             events,
             first_event: job.record.first_event,
             retired,

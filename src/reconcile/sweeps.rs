@@ -8,7 +8,7 @@ use crate::ids::JobKey;
 use crate::intake::{Made, Swept};
 use crate::spec::{Diagnostic, JobSpec, sweep};
 use crate::store::Store;
-use crate::store::record::SourceRecord;
+use crate::store::record::{Owner, SourceRecord};
 
 impl<S: Store> Reconciler<S> {
     /// A file that makes one job, and may have been a sweep before.
@@ -21,10 +21,10 @@ impl<S: Store> Reconciler<S> {
         self.accepted(key, source, spec);
     }
 
-    pub(super) fn plain_file_refused(&mut self, key: &JobKey, diagnostics: Vec<Diagnostic>) {
+    pub(super) fn plain_file_refused(&mut self, key: &JobKey, owner: Option<Owner>, diagnostics: Vec<Diagnostic>) {
         match self.is_of_sweep(key) {
             Some(problem) => self.stray(file_of(key), vec![problem]),
-            None => self.refused(key, diagnostics),
+            None => self.refused(key, owner, diagnostics),
         }
     }
 
@@ -46,7 +46,7 @@ impl<S: Store> Reconciler<S> {
 
     pub(super) fn swept(&mut self, key: &JobKey, jobs: Vec<Swept>) {
         if let Some(problem) = self.is_in_the_way(key, &jobs) {
-            return self.refused(key, vec![problem]);
+            return self.refused(key, jobs.first().map(|job| job.source.owner), vec![problem]);
         }
         // The file may have been one job before, or one that could not be used.
         self.file_removed(key);

@@ -76,6 +76,8 @@ pub struct Stack {
     pub template: Option<Layer>,
     /// Templates that it might have meant by one that is not there.
     pub templates: Vec<String>,
+    /// What was left aside of its files, as warnings.
+    pub passed_over: Vec<Diagnostic>,
     /// Sizes that `resources` may name.
     pub specs: Offer,
     /// The values of one job of a sweep.
@@ -112,6 +114,7 @@ impl Stack {
             overrides: Vec::new(),
             template: None,
             templates: Vec::new(),
+            passed_over: Vec::new(),
             specs: Offer::new(),
             combination: None,
         }
@@ -192,6 +195,12 @@ impl Stack {
 
     /// Puts the files together and reads the job.
     pub fn expand(&self) -> Expanded {
+        let mut expanded = self.put_together();
+        expanded.diagnostics.extend(self.passed_over.iter().cloned());
+        expanded
+    }
+
+    fn put_together(&self) -> Expanded {
         // What was written half must not run as a job that only sleeps.
         if self.own_layers().all(Layer::says_nothing) {
             let diagnostics = vec![Diagnostic::of_file(&self.job.file, NOTHING.to_owned())];

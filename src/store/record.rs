@@ -119,6 +119,9 @@ pub struct JobRecord {
     pub file_present: bool,
     /// What is wrong with the file as it is now.
     pub invalid: Vec<Diagnostic>,
+    /// Whose it is where no version of it was good.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_owner: Option<Owner>,
     /// The number of the newest run; 0 before the first.
     pub last_run: u32,
     /// A new run was asked for, beside what the file says.
@@ -153,6 +156,7 @@ impl JobRecord {
             source: None,
             file_present: true,
             invalid: Vec::new(),
+            file_owner: None,
             last_run: 0,
             rerun_wanted: false,
             rerun_number: 0,
@@ -163,6 +167,11 @@ impl JobRecord {
             removed: false,
             first_event: 0,
         }
+    }
+
+    /// Whose job it is: the owner's of the last good version of its file, or of the file where there was none.
+    pub fn owner(&self) -> Option<Owner> {
+        self.source.as_ref().map(|source| source.owner).or(self.file_owner)
     }
 }
 

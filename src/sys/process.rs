@@ -15,8 +15,8 @@ pub use program::{
     Child, Launch, SealedProgram, Streams, begin_anew, run_tool, run_within, start_companion, start_to_write,
 };
 pub use rights::{
-    Kept, become_user, drop_own_capabilities, give_up_resource_override, groups_of, primary_group_of, raise_open_files,
-    take_limits_of, with_file_rights,
+    Kept, become_user, drop_own_capabilities, give_up_resource_override, groups_of, is_group_of_one, name_of,
+    primary_group_of, raise_open_files, take_limits_of, with_file_rights,
 };
 pub use writers::writers_below;
 

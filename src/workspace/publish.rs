@@ -114,7 +114,7 @@ impl Writer {
     fn write(&mut self, key: &JobKey, publication: &Publication) -> io::Result<()> {
         let job = self.paths.job(key);
         if !job.is_dir() {
-            assets::make_home(&self.paths.workspace(&key.workspace), &self.paths.job_files(&key.workspace))?;
+            assets::make_home(&self.paths, &key.workspace)?;
             create_dir(&job, 0o755)?;
         }
         let report = &publication.report;

@@ -122,7 +122,7 @@ pub(crate) fn get_at_once(instance: &Instance, path: &str, count: usize) -> Vec<
 }
 
 /// As somebody else, for whom root asks.
-fn ask_as(instance: &Instance, uid: u32, method: &str, path: &str, body: &[u8]) -> Answer {
+pub(crate) fn ask_as(instance: &Instance, uid: u32, method: &str, path: &str, body: &[u8]) -> Answer {
     ask_with(instance, method, path, &format!("trainyard-for-user: {uid}\r\n"), body)
 }
 

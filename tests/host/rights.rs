@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::process::Command;
 
+use super::api::ask_as;
 use super::support::{Instance, has_tools, wait_for};
 
 const MEMBERS: u32 = 5000;
@@ -117,5 +119,54 @@ fn what_root_inside_gives_away_is_a_subordinate_number_s_until_it_is_taken_back(
     let owner = |name: &str| fs::metadata(instance.run_dir("gives", 1).join("output").join(name)).unwrap().uid();
     assert!(owner("given") > 60_000, "{}", owner("given"));
     assert_eq!(owner("back"), 4321);
+    instance.shutdown();
+}
+
+#[test]
+fn who_may_drop_jobs_into_default_gets_no_workspace_by_making_a_directory() {
+    let test = "who_may_drop_jobs_into_default_gets_no_workspace_by_making_a_directory";
+    if !has_tools(test, &["setpriv"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\nstop_grace = \"1s\"\n") else { return };
+    fs::set_permissions(instance.jobs_d(), fs::Permissions::from_mode(0o1777)).unwrap();
+    // One that has left something.
+    instance.make_workspace("nlp", MEMBERS, 0o2770);
+    let home = instance.root().join("var/lib/trainyard/workspaces/nlp");
+    let rights = |path: &Path| fs::metadata(path).ok().map(|home| (home.mode() & 0o7777, home.uid(), home.gid()));
+    wait_for("the workspace", || (rights(&home) == Some((0o750, 0, MEMBERS))).then_some(()));
+    fs::write(home.join("code/secret.py"), "").unwrap();
+    fs::remove_dir(instance.jobs_d().join("nlp")).unwrap();
+    let make = "cd ../../etc/trainyard/jobs.d && mkdir nlp lab && for i in nlp lab; do echo 'command = \"sleep infinity\"' > $i/job.toml; done; ls nlp";
+    assert_eq!(said(&instance, "", make), "job.toml\n");
+    let strays = || String::from_utf8(instance.cli(&["ps"]).stderr).unwrap();
+    let told = |what: &str| wait_for("the stray", || Some(strays()).filter(|said| said.contains(what)));
+    for name in ["nlp", "lab"] {
+        let said = told(&format!("{name}: belongs to "));
+        assert!(said.contains("`chown root ") && instance.report(&format!("{name}/job")).is_none(), "{said}");
+    }
+    assert_eq!(rights(&home), Some((0o750, 0, MEMBERS)), "it is no more open than it was");
+    assert!(!instance.root().join("var/lib/trainyard/workspaces/lab").exists());
+    let looked = said(&instance, "", "ls nlp/code; ls nlp lab");
+    assert!(!looked.contains("secret.py") && looked.contains("denied"), "{looked}");
+    let asked = |path: &str| ask_as(&instance, 65534, "GET", path, b"");
+    assert_eq!(asked("/v1/workspaces/nlp").status, 404);
+    for path in ["/v1/workspaces", "/v1/jobs", "/v1/templates"] {
+        let listed = asked(path);
+        assert!(listed.status == 200 && !listed.text().contains("\"nlp"), "{path}: {listed:?}");
+    }
+    let file = b"command = \"true\"";
+    assert_eq!(ask_as(&instance, 65534, "PUT", "/v1/jobs/nlp/new/file", file).status, 404);
+    let roots = ask_as(&instance, 0, "PUT", "/v1/jobs/nlp/new/file", file);
+    assert!(roots.status == 403 && roots.text().contains("`chown root "), "{roots:?}");
+    // The administrator makes it one, and takes it back while its job runs.
+    let lab = instance.jobs_d().join("lab");
+    chown(&lab, Some(0), None).unwrap();
+    instance.wait_state("lab/job", "running");
+    let stray = |name: &str| strays().contains(&format!("{name}: belongs to "));
+    wait_for("no stray", || (!stray("lab") && stray("nlp")).then_some(()));
+    chown(&lab, Some(65534), None).unwrap();
+    instance.wait_state("lab/job", "stopped");
+    wait_for("the stray", || stray("lab").then_some(()));
     instance.shutdown();
 }

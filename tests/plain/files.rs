@@ -237,6 +237,81 @@ fn check_prints_all_that_a_job_comes_to_and_knows_its_workspace_by_its_directory
 }
 
 #[test]
+fn check_refuses_in_jobs_d_what_the_daemon_refuses_for_whose_it_is_and_who_may_write_it() {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    let root = tempfile::tempdir().unwrap();
+    let jobs_d = root.path().join("etc/trainyard/jobs.d");
+    fs::create_dir_all(&jobs_d).unwrap();
+    let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let put = |name: &str, text: &str| {
+        let path = jobs_d.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        mode(&path, 0o644);
+        path
+    };
+    let check_in = |directory: &Path, path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trainyard"));
+        let output =
+            command.arg("--root").arg(root.path()).args(["check", path]).current_dir(directory).output().unwrap();
+        (output.status.code(), format!("{}{}", stdout(&output), String::from_utf8_lossy(&output.stderr)))
+    };
+    let check = |path: &Path| check_in(root.path(), path.to_str().unwrap());
+    let refused = |path: &Path, why: &str| {
+        let (code, told) = check(path);
+        assert!(code == Some(1) && told.contains(why) && !told.contains(": ok"), "{}: {code:?} {told}", path.display());
+    };
+    let job = put("vision/job.toml", "command = \"x\"\n");
+    assert_eq!(check(&job).0, Some(0));
+    mode(&job, 0o666);
+    refused(&job, "everybody may write it (mode 666)");
+    // However it is named.
+    symlink(&jobs_d, root.path().join("link")).unwrap();
+    refused(&root.path().join("link/vision/job.toml"), "everybody may write it");
+    let beside = check_in(&jobs_d.join("vision"), "job.toml");
+    assert!(beside.0 == Some(1) && beside.1.starts_with("job.toml: everybody may write it"), "{beside:?}");
+    let elsewhere = root.path().join("job.toml");
+    fs::copy(&job, &elsewhere).unwrap();
+    assert_eq!(check(&elsewhere).0, Some(0), "it is for who puts it there to say whose it is");
+    mode(&job, 0o644);
+    for (name, why) in [
+        ("default/a.toml", "the files of default lie in jobs.d itself"),
+        ("public/a.toml", "its directory's name cannot name a workspace"),
+        ("vision/deep/a.toml", "lies too deep in jobs.d"),
+        ("vision/.a.toml", "is skipped"),
+        ("a.rpmsave.toml", ""),
+    ] {
+        let path = put(name, "command = \"x\"\n");
+        if why.is_empty() { assert_eq!(check(&path).0, Some(0)) } else { refused(&path, why) }
+    }
+    if !nix::unistd::Uid::effective().is_root() {
+        return;
+    }
+    let stranger = |path: &Path| chown(path, Some(4_000_001), None).unwrap();
+    let over = put("vision/job.toml.d/1.toml", "command = \"theirs\"\n");
+    stranger(over.parent().unwrap());
+    refused(&job, "belongs neither to the owner of the job file nor to root");
+    fs::remove_dir_all(over.parent().unwrap()).unwrap();
+    stranger(&put("vision/t.template.toml", "command = \"theirs\"\n"));
+    let made = put("vision/made.toml", "template = \"t\"\n");
+    refused(&made, "belongs neither to the owner of the job file nor to root");
+    // Where its owner cannot take them away they are passed over, also by `show`.
+    put("t.template.toml", "command = \"the-one-of-root\"\n");
+    mode(&jobs_d.join("vision"), 0o1777);
+    let (code, told) = check(&made);
+    assert!(code == Some(0) && told.contains("it is passed over") && told.contains("the-one-of-root"), "{told}");
+    mode(&jobs_d.join("vision"), 0o755);
+    stranger(&jobs_d.join("vision"));
+    refused(&job, "its directory belongs to user 4000001, ");
+    refused(&jobs_d.join("vision"), "`chown root ");
+    let new = ["--root", root.path().to_str().unwrap(), "new", "vision/new", "--template", "t"];
+    let new = trainyard(&new);
+    let told = String::from_utf8_lossy(&new.stderr).into_owned();
+    assert!(!new.status.success() && told.contains("`chown root "), "{told}");
+    assert!(!jobs_d.join("vision/new.toml").exists());
+}
+
+#[test]
 fn dates_of_notes_are_texts_in_json() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("dated.toml");

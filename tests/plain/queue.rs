@@ -14,8 +14,8 @@ use trainyard::ids::{GpuUuid, JobKey, TaskId, Timestamp};
 use trainyard::intake::{Arrival, Made, Swept};
 use trainyard::plan::Amount;
 use trainyard::reconcile::{
-    Answer, Beside, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Request, RunPart,
-    Settings, Sight, TakenIn, Verb, Work,
+    Answer, Beside, Caller, Event, EventPart, Happened, Outcome, Recent, Reconciler, Refusal, Removes, Request,
+    RunPart, Settings, Sight, TakenIn, Verb, Whose, Work,
 };
 use trainyard::report::JobReport;
 use trainyard::rundir::{Found, KeptRecord};
@@ -23,7 +23,7 @@ use trainyard::spec::{Diagnostic, JobSpec};
 use trainyard::status::{EndRecord, State, StopHow, TaskEnd};
 use trainyard::store::Store;
 use trainyard::store::memory::MemoryStore;
-use trainyard::store::record::{SourceRecord, SweepRecord};
+use trainyard::store::record::{Owner, SourceRecord, SweepRecord};
 
 use super::simulation;
 
@@ -184,10 +184,13 @@ impl Daemon {
     }
 
     fn ask(&mut self, key: &str, verb: Verb) -> Result<String, Refusal> {
+        self.ask_as(key, Caller::named(1000, "ada".to_owned()), verb)
+    }
+
+    fn ask_as(&mut self, key: &str, caller: Caller, verb: Verb) -> Result<String, Refusal> {
         let answered = Arc::new(Mutex::new(None));
         let heard = answered.clone();
         let answer = Box::new(move |result| drop(heard.lock().unwrap().replace(result)));
-        let caller = Caller::named(1000, "ada".to_owned());
         let request = Request::Change { caller, key: key.parse().unwrap(), verb, answer };
         self.reconciler.handle(Event::Request(request), Timestamp(self.now));
         self.pass();
@@ -504,7 +507,7 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
     let mut daemon = Daemon::new(Quotas::default());
     let refused = Diagnostic::of_file("job.toml", "no".to_owned());
     let key: JobKey = "job".parse().unwrap();
-    daemon.files(vec![Arrival::Refused { key: key.clone(), diagnostics: vec![refused] }]);
+    daemon.files(vec![Arrival::Refused { key: key.clone(), owner: None, diagnostics: vec![refused] }]);
     daemon.file("job", "env.A = 'x'");
     let Arrival::Accepted { key: warned, mut source, spec } = accepted("warned", "env.A = 'x'") else { panic!() };
     source.warnings.push(Diagnostic::of_file("warned.toml", "mind".to_owned()));

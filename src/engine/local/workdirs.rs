@@ -135,8 +135,7 @@ fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError
 }
 
 pub(super) fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
-    let workspace = &run.identity.key.workspace;
-    assets::make_home(&paths.workspace(workspace), &paths.job_files(workspace))
+    assets::make_home(paths, &run.identity.key.workspace)
 }
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.

@@ -18,6 +18,7 @@ use super::refusal::{Kept, Whose};
 use super::{Job, Refusal};
 use crate::ids::{JobKey, WorkspaceName};
 use crate::store::record::Owner;
+use crate::sys::process::name_of;
 
 /// Who asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,8 +65,7 @@ pub enum Sight {
 impl Caller {
     /// A user of this machine. Asks the machine for the name, which may take a moment.
     pub fn of(uid: u32) -> Self {
-        let user = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
-        Self::named(uid, user.map_or_else(|| format!("user {uid}"), |user| user.name))
+        Self::named(uid, name_of(uid))
     }
 
     /// One whose name is known.
@@ -135,18 +135,27 @@ impl Caller {
         }
     }
 
+    /// Whether what others have made under the name of the job is theirs to take away as well: root's, and who may remove files of others.
+    pub(super) fn may_remove_others(&self, key: &JobKey, job: &Job) -> bool {
+        self.uid == 0 || self.removes(key, job) == Some(Removes::Any)
+    }
+
     /// Whether the file that makes the job is theirs to remove.
     fn may_remove(&self, key: &JobKey, job: &Job) -> bool {
-        let file = job.sweep(key).unwrap_or_else(|| key.clone());
-        match self.beside.as_ref().and_then(|beside| beside.removes.get(&file)) {
+        match self.removes(key, job) {
             Some(Removes::Any) => true,
             Some(Removes::Own) => owner_of(job).is_none(),
             None => false,
         }
     }
+
+    fn removes(&self, key: &JobKey, job: &Job) -> Option<Removes> {
+        let file = job.sweep(key).unwrap_or_else(|| key.clone());
+        self.beside.as_ref().and_then(|beside| beside.removes.get(&file)).copied()
+    }
 }
 
-/// Of the last good version of its file; nobody's where there was none.
+/// Of the last good version of its file, or of the file where there was none; nobody's where that is not known.
 fn owner_of(job: &Job) -> Option<Owner> {
-    job.record.source.as_ref().map(|source| source.owner)
+    job.record.owner()
 }

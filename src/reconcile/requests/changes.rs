@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{Caller, Refusal, Verb};
+use super::{Caller, Refusal, Verb, Whose};
 use crate::engine::Delivery;
 use crate::ids::JobKey;
 use crate::reconcile::runs::refused_now;
@@ -12,7 +12,10 @@ use crate::reconcile::{Reconciler, Work};
 use crate::spec::DesiredState;
 use crate::status::{StopCause, StopHow};
 use crate::store::Store;
+use crate::store::record::RunRecord;
 
+/// Most runs that are in memory while it is looked whose they are.
+const RUNS_AT_ONCE: usize = 64;
 /// Most that a run is extended by in all.
 const EXTENDED_MAX_MS: u64 = 3650 * 24 * 3_600_000;
 
@@ -164,6 +167,7 @@ impl<S: Store> Reconciler<S> {
         if runs.is_empty() {
             return Err(Refusal::NothingToSend { key: key.clone() });
         }
+        self.check_runs(caller, key, |number| runs.contains(&number))?;
         self.works.extend(runs.into_iter().map(|run| Work::Deliver { key: key.clone(), run, how }));
         Ok(match how {
             Delivery::Never => format!("{key}: what is not in the store yet stays in output/ alone"),
@@ -180,6 +184,7 @@ impl<S: Store> Reconciler<S> {
     /// A job of which nothing runs or is on its way, and whose file is gone or goes with it.
     fn removable(&self, caller: &Caller, key: &JobKey, with_file: bool) -> Result<&Job, Refusal> {
         let job = self.job_of(caller, key)?;
+        self.check_runs(caller, key, |_| true)?;
         if job.open_run().is_some() {
             return Err(Refusal::StillRunning { key: key.clone(), state: self.state(key).0 });
         }
@@ -189,6 +194,32 @@ impl<S: Store> Reconciler<S> {
         match job.delivering.values().next() {
             Some(state) => Err(Refusal::Unsent { key: key.clone(), state: state.clone() }),
             None => Ok(job),
+        }
+    }
+
+    /// Refuses who would do away with what the runs of another's file have left, that had this name before: a file of one's own makes
+    /// the job one's own, and not those runs. All of them are read, in parts, where it is somebody's to whom that may matter.
+    fn check_runs(&self, caller: &Caller, key: &JobKey, concerns: impl Fn(u32) -> bool) -> Result<(), Refusal> {
+        let Some(job) = self.jobs.get(key).filter(|job| !caller.may_remove_others(key, job)) else { return Ok(()) };
+        let unrecorded = self.retired.iter().filter(|(other, _)| other == key).map(|(_, run)| run);
+        let mut others = BTreeSet::new();
+        let mut note = |run: &RunRecord| {
+            others.extend(Some(run.source.owner.uid).filter(|uid| *uid != caller.uid && concerns(run.number)));
+        };
+        unrecorded.chain(job.run.as_ref().map(|run| &run.record)).for_each(&mut note);
+        let mut last = Some(u32::MAX);
+        while let Some(end) = last {
+            let runs =
+                self.store.runs(key, 0..=end, RUNS_AT_ONCE).map_err(|error| Refusal::Store(error.to_string()))?;
+            runs.iter().for_each(&mut note);
+            last = runs.first().filter(|_| runs.len() == RUNS_AT_ONCE).and_then(|run| run.number.checked_sub(1));
+        }
+        match others.is_empty() {
+            true => Ok(()),
+            false => Err(Refusal::NotYourRuns {
+                key: key.clone(),
+                whose: others.into_iter().map(|uid| Whose::of(Some(uid))).collect(),
+            }),
         }
     }
 

@@ -82,6 +82,13 @@ pub enum Refusal {
     Sweep { key: JobKey, jobs: Vec<String> },
     #[error("job {key} belongs to {whose}: {}; {}", kept.why(), kept.instead(key, whose))]
     NotYours { key: JobKey, whose: Whose, kept: Kept },
+    /// Runs of another's file, which had this name before, are among those that the change is about.
+    #[error(
+        "job {key} has runs of {}, whose file had this name before: what they have left is not yours to give up; root may do that, and who \
+         may remove any file from the directory of its job file, where that is not sticky",
+        whose.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    NotYourRuns { key: JobKey, whose: Vec<Whose> },
     #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
     NotRunning { key: JobKey, state: State },
     #[error("job {key} is {state}; `trainyard stop {key}` first")]

@@ -23,6 +23,29 @@ pub fn primary_group_of(uid: u32) -> u32 {
     nix::unistd::User::from_uid(uid.into()).ok().flatten().map_or(65534, |user| user.gid.as_raw())
 }
 
+/// What people call a user.
+pub fn name_of(uid: u32) -> String {
+    let user = nix::unistd::User::from_uid(uid.into()).ok().flatten();
+    user.map_or_else(|| format!("user {uid}"), |user| user.name)
+}
+
+/// Whether a group is a user's alone, as many systems give each one: their first, of their name, and nobody else is in it. That others
+/// have it as their first one as well is seen of those in `/etc/passwd`: what else names users need not list them.
+pub fn is_group_of_one(uid: u32, gid: u32) -> bool {
+    let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else { return false };
+    let Ok(Some(group)) = nix::unistd::Group::from_gid(gid.into()) else { return false };
+    let is_own = user.gid == group.gid && user.name == group.name && group.mem.iter().all(|name| *name == user.name);
+    is_own && std::fs::read_to_string("/etc/passwd").is_ok_and(|users| !has_others(&users, uid, gid))
+}
+
+/// Whether lines as those of passwd(5) have another user with that first group.
+fn has_others(users: &str, uid: u32, gid: u32) -> bool {
+    users.lines().any(|line| {
+        let ids: Vec<Option<u32>> = line.split(':').skip(2).take(2).map(|id| id.parse().ok()).collect();
+        ids.get(1) == Some(&Some(gid)) && ids.first() != Some(&Some(uid))
+    })
+}
+
 /// Every group that a user is a member of; none of somebody who is not known. Where that cannot be looked up for a moment it is an
 /// error: nobody is to lose what they may by it.
 pub fn groups_of(uid: u32) -> io::Result<Vec<u32>> {
@@ -187,6 +210,16 @@ mod tests {
         other.kill().unwrap();
         other.wait().unwrap();
         assert!(told.starts_with("the limit nofile cannot be ") && told.contains("no CAP_SYS_RESOURCE"), "{told}");
+    }
+
+    #[test]
+    fn a_group_is_a_user_s_alone_where_nobody_else_has_it() {
+        let users = "ann:x:1001:1003::/home/ann:/bin/sh\nbob:x:1002:1002::/:/bin/sh\nbroken\n";
+        assert!(!has_others(users, 1001, 1003) && !has_others(users, 1002, 1002) && !has_others(users, 5, 5));
+        assert!(has_others(users, 1001, 1002), "it is bob's as well");
+        assert!(!is_group_of_one(4_000_001, 4_000_001), "nobody is called so, whatever the numbers are");
+        let other = nix::unistd::Group::from_gid(1.into()).unwrap();
+        assert!(other.is_none_or(|_| !is_group_of_one(0, 1)), "it is no first group of root's");
     }
 
     #[test]

@@ -35,3 +35,78 @@ fn a_run_stays_its_own_file_s_owner_s_whoever_puts_another_file_in_its_place() {
     assert_eq!([ADA, BOB].map(|uid| sight(&mut daemon, uid, None).0), [Sight::Told, Sight::Own]);
     assert_eq!([ADA, BOB].map(|uid| sight(&mut daemon, uid, Some(1)).0), [Sight::Own, Sight::Told]);
 }
+
+/// Somebody who may remove the job file: their own, or whosever it is.
+fn remover(uid: u32, removes: Removes) -> Caller {
+    let beside = Beside {
+        enters: ["a".parse().unwrap()].into(),
+        removes: [("a/j".parse().unwrap(), removes)].into(),
+        ..Beside::default()
+    };
+    Caller { beside: Some(Arc::new(beside)), ..Caller::named(uid, "somebody".to_owned()) }
+}
+
+fn asked(daemon: &mut Daemon, caller: Caller, verb: Verb) -> Result<String, Refusal> {
+    daemon.ask_as("a/j", caller, verb)
+}
+
+#[test]
+fn a_file_of_one_s_own_under_an_old_name_gives_nobody_the_runs_of_another() {
+    let mut daemon = Daemon::new(Quotas::default());
+    // More than are looked at at once.
+    for number in 0..70 {
+        daemon.files(vec![of(ADA, &format!("rerun = {number}"))]);
+        daemon.end("a/j");
+    }
+    assert_eq!(daemon.report("a/j").run, 70);
+    let gone = || Arrival::Removed { key: "a/j".parse().unwrap() };
+    let would = || Verb::WouldRemove { with_file: true };
+    daemon.files(vec![gone()]);
+    daemon.files(vec![of(BOB, "state = 'stopped'")]);
+    for number in 0..70 {
+        daemon.files(vec![of(BOB, &format!("rerun = {}", 100 + number))]);
+        daemon.end("a/j");
+    }
+    daemon.restart();
+    let refused = asked(&mut daemon, remover(BOB, Removes::Own), would()).unwrap_err();
+    assert!(matches!(&refused, Refusal::NotYourRuns { whose, .. } if whose[..] == [Whose::of(Some(ADA))]), "{refused}");
+    assert!(refused.to_string().contains("has runs of user 1000, whose file had this name before"), "{refused}");
+    daemon.files(vec![gone()]);
+    let refused = asked(&mut daemon, remover(BOB, Removes::Own), Verb::Remove).unwrap_err();
+    assert!(matches!(refused, Refusal::NotYourRuns { .. }), "{refused}");
+    assert_eq!(daemon.report("a/j").run, 140, "all of it is there");
+    // Neither is it the other's, whose file it no longer is.
+    let refused = asked(&mut daemon, remover(ADA, Removes::Own), Verb::Remove).unwrap_err();
+    assert!(matches!(refused, Refusal::NotYours { .. }), "{refused}");
+    daemon.files(vec![of(BOB, "state = 'stopped'")]);
+    asked(&mut daemon, remover(BOB, Removes::Any), would()).unwrap();
+    daemon.files(vec![gone()]);
+    asked(&mut daemon, Caller::root(), Verb::Remove).unwrap();
+    // What is of that name then is nobody else's any more.
+    daemon.files(vec![of(BOB, "")]);
+    daemon.end("a/j");
+    daemon.files(vec![gone()]);
+    asked(&mut daemon, remover(BOB, Removes::Own), Verb::Remove).unwrap();
+}
+
+#[test]
+fn a_job_whose_file_was_never_good_is_the_file_s_owner_s() {
+    let mut daemon = Daemon::new(Quotas::default());
+    let refused = |uid, what: &str| Arrival::Refused {
+        key: "a/j".parse().unwrap(),
+        owner: Some(Owner { uid, gid: uid }),
+        diagnostics: vec![Diagnostic::of_file("a/j.toml", what.to_owned())],
+    };
+    daemon.files(vec![refused(BOB, "no")]);
+    daemon.restart();
+    assert_eq!((daemon.report("a/j").owner, daemon.state("a/j")), (BOB, State::Invalid));
+    assert_eq!([ADA, BOB].map(|uid| sight(&mut daemon, uid, None).0), [Sight::Told, Sight::Own]);
+    // The same of another's.
+    daemon.files(vec![refused(ADA, "no")]);
+    assert_eq!(daemon.report("a/j").owner, ADA);
+    // What is wrong with it later is wrong with the job of the last good one.
+    daemon.files(vec![of(ADA, "")]);
+    daemon.files(vec![refused(BOB, "no")]);
+    assert_eq!(daemon.report("a/j").owner, ADA);
+    assert_eq!([ADA, BOB].map(|uid| sight(&mut daemon, uid, None).0), [Sight::Own, Sight::Told]);
+}

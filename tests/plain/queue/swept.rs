@@ -37,7 +37,7 @@ fn a_file_that_was_written_is_taken_in_when_all_jobs_of_it_are() {
     daemon.files(vec![plain.clone().into()]);
     assert_eq!(asked(&mut daemon, &plain), TakenIn::Yes);
     let diagnostics = vec![Diagnostic::of_file("p.toml", "bad".to_owned())];
-    daemon.files(vec![Arrival::Refused { key: plain.key.clone(), diagnostics }]);
+    daemon.files(vec![Arrival::Refused { key: plain.key.clone(), owner: None, diagnostics }]);
     assert_eq!(asked(&mut daemon, &plain), TakenIn::NotYet);
     daemon.files(vec![removed("a/p")]);
     assert_eq!(asked(&mut daemon, &plain), TakenIn::NotYet);
