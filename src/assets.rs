@@ -48,7 +48,8 @@ pub const OWN: &str = ".trainyard-";
 /// In `jobs/JOB/`, names of datasets, with what says whose they are, a line each, that a run of the job will see which has not chosen its own yet.
 pub const AWAITED: &str = ".awaited";
 /// What every workspace sees: first the administrator's.
-pub const SHARED: [&str; 2] = ["preset", "public"];
+pub const SHARED: [&str; 2] = [PRESET, "public"];
+const PRESET: &str = "preset";
 
 /// What names a home on the command line, where it is not the default workspace.
 pub fn flag(home: &str) -> String {
@@ -355,9 +356,15 @@ impl Shelf {
             Err(error) => Err(error),
         };
         let uid_of = |place: &Place| uid_of(place).map_err(|source| named.unseen(part, source));
-        let Some(uid) = uid_of(place)?.filter(|uid| ![0, owner].contains(uid)) else { return Ok(()) };
+        // One that has just gone may be back when it is used.
+        let uid = uid_of(place)?.ok_or_else(|| named.nothing(part))?;
+        if [0, owner].contains(&uid) {
+            return Ok(());
+        }
         for shared in SHARED {
-            if uid_of(&Place { home: shared.to_owned(), ..place.clone() })? == Some(0) {
+            let given_by = uid_of(&Place { home: shared.to_owned(), ..place.clone() })?;
+            // Whatever lies in preset the administrator has put there, also where it belongs to who has made it.
+            if given_by == Some(0) || given_by.is_some() && shared == PRESET {
                 let (name, workspace) = (named.name.clone(), named.workspace.clone());
                 return Err(MissingError::Contested { part, name, workspace, uid, shared });
             }

@@ -140,7 +140,9 @@ pub struct Sources {
 /// What the rights to job files say of images.
 pub trait Workspaces: fmt::Debug + Send + Sync {
     /// Whether a user may drop job files there.
-    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool;
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> io::Result<bool>;
+    /// Whether there is such a one.
+    fn is_there(&self, workspace: &WorkspaceName) -> bool;
     /// Whether nobody replaces there what is another one's.
     fn is_sticky(&self, workspace: &str) -> bool;
 }
@@ -150,7 +152,7 @@ pub trait Workspaces: fmt::Debug + Send + Sync {
 pub enum Found {
     Nothing,
     Here(NameRecord),
-    /// A public one that its giver may not give: a job of others does not get it.
+    /// One that its giver may not give to others: their jobs do not get it.
     PassedOver(NameRecord),
 }
 
@@ -162,6 +164,8 @@ pub struct Wanted<'a> {
     /// What the name is to be.
     pub kind: &'a Kind,
     pub uid: u32,
+    /// For a run, which has its image also where the name is another one's.
+    pub for_run: bool,
 }
 
 struct Given {
@@ -282,40 +286,50 @@ impl Images {
         }
     }
 
-    /// What a name stands for in a workspace, for user `uid`: its own image, one of the administrator's, or a public one. What
-    /// another member has given does not go before the administrator's; of the public ones that others have given, those alone
-    /// count that these may give.
+    /// What a name stands for in a workspace, for user `uid`: the workspace's image, one of the administrator's, or a public one.
+    /// What they themselves, root or a registry have given by it goes before what others have.
     pub fn find(&self, workspace: &str, name: &str, uid: u32) -> Result<Found, ImageError> {
-        let own = self.find_of_kind(&Kind::Mine { workspace: workspace.to_owned() }, name)?;
-        let is_trusted = own.as_ref().is_some_and(|own| [0, uid].contains(&own.uid));
-        let preset = if is_trusted { None } else { self.find_of_kind(&Kind::Preset, name)? };
-        if let Some(found) = preset.or(own) {
-            return Ok(Found::Here(found));
+        let kinds = [Kind::Mine { workspace: workspace.to_owned() }, Kind::Preset, Kind::Public];
+        let mut others = Vec::new();
+        for kind in kinds {
+            match self.find_of_kind(&kind, name)? {
+                Some(found) if found.is_vouched_for(uid) => return Ok(Found::Here(found)),
+                found => others.extend(found),
+            }
         }
-        Ok(match self.find_of_kind(&Kind::Public, name)? {
-            None => Found::Nothing,
-            Some(found) if found.uid == uid || self.may_be_public(&found) => Found::Here(found),
-            Some(found) => Found::PassedOver(found),
-        })
+        for found in &others {
+            if self.counts_for_others(&found.kind, &found.name, found.uid)? {
+                return Ok(Found::Here(found.clone()));
+            }
+        }
+        Ok(others.into_iter().next().map_or(Found::Nothing, Found::PassedOver))
     }
 
-    /// Every workspace finds a public name where it has none of its own, and runs what it stands for with the rights of its
-    /// jobs' owners: so nobody but root gives one that a job may mean otherwise.
-    fn may_be_public(&self, record: &NameRecord) -> bool {
-        let workspace = names::workspace_of(&record.name, &self.given().sources.default_registry);
-        record.uid == 0 || workspace.is_some_and(|workspace| self.workspaces.may_submit(&workspace, record.uid))
+    /// Whether jobs of others find what user `uid` has given by this name: it would run with their rights, so nobody but root gives
+    /// one that a job may mean otherwise. In a workspace where anybody replaces anything, that is so of all that is there.
+    fn counts_for_others(&self, kind: &Kind, name: &str, uid: u32) -> Result<bool, ImageError> {
+        let is_shared = matches!(kind, Kind::Mine { workspace } if !self.workspaces.is_sticky(workspace));
+        if uid == 0 || is_shared {
+            return Ok(true);
+        }
+        let Some(workspace) = self.workspace_of(name) else { return Ok(false) };
+        self.workspaces.may_submit(&workspace, uid).map_err(failed("look at the rights of who has given the image"))
+    }
+
+    /// The workspace with which a name begins; of other names a registry alone has something.
+    pub fn workspace_of(&self, name: &str) -> Option<WorkspaceName> {
+        let named = names::workspace_of(name, &self.given().sources.default_registry);
+        named.filter(|workspace| self.workspaces.is_there(workspace))
     }
 
     /// Refuses a name before what it is to stand for is brought.
     pub fn check_name(&self, kind: &Kind, name: &str, uid: u32) -> Result<(), ImageError> {
-        let name = self.canonical(name)?;
-        let record = NameRecord { name, kind: kind.clone(), digest: Digest::of(b""), uid, at: Timestamp(0) };
-        self.check_public(&record)
+        self.check_public(kind, &self.canonical(name)?, uid)
     }
 
-    fn check_public(&self, record: &NameRecord) -> Result<(), ImageError> {
-        match record.kind == Kind::Public && !self.may_be_public(record) {
-            true => Err(ImageError::NotForAll { name: record.name.clone() }),
+    fn check_public(&self, kind: &Kind, name: &str, uid: u32) -> Result<(), ImageError> {
+        match *kind == Kind::Public && !self.counts_for_others(kind, name, uid)? {
+            true => Err(ImageError::NotForAll { name: name.to_owned() }),
             false => Ok(()),
         }
     }
@@ -345,8 +359,8 @@ impl Images {
     /// Gives a name to an image. What somebody else has given stays so where it is theirs alone to change.
     pub fn tag(&self, record: &NameRecord) -> Result<(), ImageError> {
         let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_public(record)?;
-        self.check_giver(record, record.uid, Some(&record.digest))?;
+        self.check_public(&record.kind, &record.name, record.uid)?;
+        self.check_giver(record, record.uid)?;
         self.write_name(record)
     }
 
@@ -374,13 +388,13 @@ impl Images {
     /// Takes a name away for user `uid`; its layers go with the next [`Self::prune`].
     pub fn untag(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
         let _mine = self.naming.lock().unwrap_or_else(PoisonError::into_inner);
-        self.check_giver(record, uid, None)?;
+        self.check_giver(&NameRecord { digest: Digest::of(b""), pulled: false, ..record.clone() }, uid)?;
         self.names().remove(record).map_err(failed("remove the name of the image"))
     }
 
     /// A public name is its giver's, and so is one of a workspace in whose directory of job files nobody replaces what is
-    /// another one's. To give it to the image that it has is no change.
-    fn check_giver(&self, record: &NameRecord, uid: u32, new: Option<&Digest>) -> Result<(), ImageError> {
+    /// another one's. To give it to the image that it has is no change, and what a registry has given it gives anew.
+    fn check_giver(&self, record: &NameRecord, uid: u32) -> Result<(), ImageError> {
         let is_giver_s = match &record.kind {
             Kind::Mine { workspace } => self.workspaces.is_sticky(workspace),
             Kind::Public | Kind::Preset => true,
@@ -389,7 +403,7 @@ impl Images {
             return Ok(());
         }
         match self.find_of_kind(&record.kind, &record.name)? {
-            Some(found) if found.uid != uid && new != Some(&found.digest) => {
+            Some(found) if found.uid != uid && found.digest != record.digest && !(found.pulled && record.pulled) => {
                 Err(ImageError::NotYours { name: found.name, kind: found.kind, owner: found.uid })
             }
             _ => Ok(()),

@@ -18,10 +18,10 @@ use tokio::sync::Semaphore;
 
 use super::error::ApiError;
 use super::flow::Flow;
-use super::rights::may_submit;
+use super::rights::{may_submit, submits};
 use super::server::{Body, blocking, is_asked_first};
 use super::wire::{ImageStep, ImageView, ImportQuery, NameQuery};
-use crate::config::Paths;
+use crate::config::{JobFiles, Paths};
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::images::{
     Format, Found, ImageError, ImageRecord, Images, InUse, Keep, Kind, Local, NameRecord, Progress, Pruned, Wanted,
@@ -81,15 +81,22 @@ impl From<ImageError> for ApiError {
 pub struct ByJobFiles(pub Paths);
 
 impl Workspaces for ByJobFiles {
-    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool {
-        may_submit(&self.0.jobs_d(), workspace.as_str(), uid)
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> io::Result<bool> {
+        submits(&self.0.jobs_d(), workspace, uid)
+    }
+
+    fn is_there(&self, workspace: &WorkspaceName) -> bool {
+        self.0.has_workspace(workspace)
     }
 
     fn is_sticky(&self, workspace: &str) -> bool {
         const STICKY: u32 = 0o1000;
-        let Ok(workspace) = workspace.parse() else { return true };
+        let found = workspace.parse().map(|workspace| JobFiles::of(&self.0.jobs_d(), &workspace));
         // Where it has gone, nobody has a say but root.
-        std::fs::metadata(self.0.job_files(&workspace)).map_or(true, |found| found.mode() & STICKY != 0)
+        match found {
+            Ok(Ok(JobFiles::Open(found))) => found.mode() & STICKY != 0,
+            _ => true,
+        }
     }
 }
 
@@ -158,7 +165,9 @@ impl ImageService {
         };
         match found {
             Found::Here(found) if self.sees(caller, &found.kind) => Ok(found),
-            Found::PassedOver(found) => Err(ApiError::NotFound(format!("{}; --public names it", found.passed_over()))),
+            Found::PassedOver(found) => {
+                Err(ApiError::NotFound(format!("{}; kind=public (`--public`) names it", found.passed_over())))
+            }
             Found::Here(_) | Found::Nothing => Err(unknown(&query.name).into()),
         }
     }
@@ -200,13 +209,16 @@ impl ImageService {
             // Between the look and the name nothing is pruned.
             let _held = service.images.hold();
             // The kind is that of the new name.
-            let found = service.find(&caller, &NameQuery { kind: None, ..query })?;
+            let near = service.find(&caller, &NameQuery { kind: None, ..query.clone() });
+            // Or of one that is given again.
+            let found = near.or_else(|refused| service.find(&caller, &query).map_err(|_| refused))?;
             let name = service.images.canonical(&new)?;
             service.images.name(&NameRecord {
                 name: name.clone(),
                 kind,
                 digest: found.digest,
                 uid: caller.uid,
+                pulled: false,
                 at: crate::sys::now(),
             })?;
             Ok(format!("{} is now also {name}", found.name))
@@ -281,7 +293,10 @@ impl ImageService {
         let (images, uid) = (self.images.clone(), caller.uid);
         images.check_name(&kind, &name, uid)?;
         Ok(self.follow(move |progress| {
-            images.pull(&Wanted { name: &name, kind: &kind, uid, workspace: workspace.as_str() }, progress)
+            images.pull(
+                &Wanted { name: &name, kind: &kind, uid, workspace: workspace.as_str(), for_run: false },
+                progress,
+            )
         }))
     }
 
@@ -316,6 +331,7 @@ impl ImageService {
                 kind,
                 digest: imported.record.digest,
                 uid: caller.uid,
+                pulled: false,
                 at: crate::sys::now(),
             };
             images.name(&record)?;

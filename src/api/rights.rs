@@ -13,11 +13,17 @@ use crate::sys::process::groups_of;
 
 /// Whether a user may write in the directory of a workspace's job files. What cannot be looked at lets nobody write.
 pub(super) fn may_submit(jobs_d: &Path, workspace: &str, uid: u32) -> bool {
-    let Ok(workspace) = workspace.parse::<WorkspaceName>() else { return false };
-    let directory = JobFiles::directory(jobs_d, &workspace);
-    JobFiles::are_open(jobs_d, &workspace)
-        && may(&directory, uid, 0o3)
-        && (directory == jobs_d || may(jobs_d, uid, 0o1))
+    workspace.parse().is_ok_and(|workspace| submits(jobs_d, &workspace, uid).unwrap_or(false))
+}
+
+/// The same, or that it cannot be looked at.
+pub(super) fn submits(jobs_d: &Path, workspace: &WorkspaceName, uid: u32) -> io::Result<bool> {
+    let JobFiles::Open(_) = JobFiles::of(jobs_d, workspace)? else { return Ok(false) };
+    let directory = JobFiles::directory(jobs_d, workspace);
+    let has = |directory: &Path, wanted: u32| {
+        Ok::<_, io::Error>(rights_to(directory, uid)?.is_some_and(|rights| rights & wanted == wanted))
+    };
+    Ok(has(&directory, 0o3)? && (directory == jobs_d || has(jobs_d, 0o1)?))
 }
 
 /// Whether a user has all of these rights to a directory.

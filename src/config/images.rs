@@ -45,11 +45,15 @@ pub(super) fn read(wire: &WireImages) -> Result<ImagesConfig, BadValue> {
     if let Some(bad) = wire.plain_http.iter().find(|registry| registry.contains('/') || registry.is_empty()) {
         return Err(("images.plain_http", format!("{bad:?} must be written as HOST:PORT")));
     }
+    let default_registry = wire.default_registry.clone().unwrap_or_else(|| "docker.io".to_owned());
+    if default_registry.contains('/') || default_registry.is_empty() {
+        return Err(("images.default_registry", format!("{default_registry:?} must be written as HOST or HOST:PORT")));
+    }
     let size = size.map_err(|error| ("images.max_layer_size", error.to_string()))?;
     let store = wire.max_store_size.as_ref().map(|text| text.parse::<Bytes>()).transpose();
     let store = store.map_err(|error| ("images.max_store_size", error.to_string()))?;
     Ok(ImagesConfig {
-        default_registry: wire.default_registry.clone().unwrap_or_else(|| "docker.io".to_owned()),
+        default_registry,
         plain_http: wire.plain_http.clone(),
         layer_bytes: size.map_or(DEFAULT_LAYER_BYTES, |bytes| bytes.0),
         layer_entries: wire.max_layer_files.unwrap_or(DEFAULT_LAYER_ENTRIES),

@@ -62,7 +62,7 @@ pub enum ImageError {
     #[error("the archive gives no name to the image; give one with --name")]
     NoName,
     #[error(
-        "the name {name} {of} was given by user {owner}: only they and root may change it; use another name",
+        "the name {name} {of} was given by user {owner}: only they and root may change it (`trainyard image rm`); use another name",
         of = of_kind(.kind)
     )]
     NotYours { name: String, kind: Kind, owner: u32 },
@@ -71,6 +71,8 @@ pub enum ImageError {
         rest = .name.rsplit('/').next().unwrap_or_default()
     )]
     NotForAll { name: String },
+    #[error("{why}")]
+    PassedOver { why: String },
     #[error(
         "{name} names the content of an image, and this one has other content ({digest}); give it a name with a tag"
     )]

@@ -11,6 +11,7 @@ use super::digest::Digest;
 use super::registry::Reference;
 use crate::ids::{Timestamp, WorkspaceName};
 use crate::sys::file::{Durability, create_dir, optional, remove_if_there, remove_temporaries, write_whole};
+use crate::sys::process::name_of;
 
 /// Who sees an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,16 +54,27 @@ pub struct NameRecord {
     pub digest: Digest,
     /// Who gave it.
     pub uid: u32,
+    /// It came from the registry by this name, so that it is what the name says, whoever had it brought.
+    #[serde(default)]
+    pub pulled: bool,
     pub at: Timestamp,
 }
 
 impl NameRecord {
-    /// Why a public one is not found by the jobs of others.
+    /// Why the jobs of others do not find it, and what helps.
     pub fn passed_over(&self) -> String {
         format!(
-            "the public image {} of user {} is passed over: it does not begin with a workspace in which they may submit jobs",
-            self.name, self.uid
+            "the {} image {} of {} is passed over: the name does not begin with a workspace in which they may submit jobs; they can \
+             give it such a name, or root can give this one",
+            if self.kind.is_mine() { "workspace's" } else { "public" },
+            self.name,
+            name_of(self.uid)
         )
+    }
+
+    /// Whether it is what user `uid` may mean by its name, whatever others may do.
+    pub(super) fn is_vouched_for(&self, uid: u32) -> bool {
+        self.pulled || [0, uid].contains(&self.uid)
     }
 }
 
@@ -174,7 +186,14 @@ mod tests {
     use super::*;
 
     fn record(name: &str, kind: Kind) -> NameRecord {
-        NameRecord { name: name.to_owned(), digest: Digest::of(name.as_bytes()), kind, uid: 0, at: Timestamp(1) }
+        NameRecord {
+            name: name.to_owned(),
+            digest: Digest::of(name.as_bytes()),
+            kind,
+            uid: 0,
+            pulled: false,
+            at: Timestamp(1),
+        }
     }
 
     #[test]

@@ -71,8 +71,11 @@ impl Images {
         drop(claims);
         let image = self.commit(fetched.digest, config, layers, &pin)?;
         let (name, kind, at) = (reference.to_string(), wanted.kind.clone(), crate::sys::now());
-        let record = NameRecord { name, kind, digest: image.digest, uid: wanted.uid, at };
-        self.tag(&record)?;
+        let record = NameRecord { name, kind, digest: image.digest, uid: wanted.uid, pulled: true, at };
+        match self.tag(&record) {
+            Err(ImageError::NotYours { .. }) if wanted.for_run => {}
+            named => named?,
+        }
         Ok(record)
     }
 

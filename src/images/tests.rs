@@ -9,13 +9,21 @@ use crate::images::error::ImageError;
 #[derive(Debug, Default)]
 struct Lab {
     is_sticky: AtomicBool,
+    is_unseen: AtomicBool,
     has_lost_user_1: AtomicBool,
 }
 
 impl Workspaces for Lab {
-    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> bool {
+    fn may_submit(&self, workspace: &WorkspaceName, uid: u32) -> io::Result<bool> {
+        if self.is_unseen.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         let is_member = uid == 2 || uid == 1 && !self.has_lost_user_1.load(Ordering::Relaxed);
-        workspace.as_str() == "lab" && is_member
+        Ok(workspace.as_str() == "lab" && is_member)
+    }
+
+    fn is_there(&self, workspace: &WorkspaceName) -> bool {
+        workspace.as_str() == "lab"
     }
 
     fn is_sticky(&self, workspace: &str) -> bool {
@@ -130,7 +138,7 @@ impl Fixture {
 }
 
 fn record(name: &str, kind: Kind, digest: &Digest, uid: u32) -> NameRecord {
-    NameRecord { name: name.to_owned(), kind, digest: digest.clone(), uid, at: Timestamp(1) }
+    NameRecord { name: name.to_owned(), kind, digest: digest.clone(), uid, pulled: false, at: Timestamp(1) }
 }
 
 #[test]
@@ -231,14 +239,54 @@ fn public_names_that_root_has_not_given_begin_with_a_workspace_of_their_giver() 
 
 #[test]
 fn what_another_member_has_given_does_not_go_before_what_the_administrator_has() {
+    for kind in [Kind::Preset, Kind::Public] {
+        let Some(fixture) = store() else { return };
+        let image = fixture.image("a", 1, 1);
+        let mine = Kind::Mine { workspace: "lab".to_owned() };
+        fixture.images.tag(&record("torch:2", mine.clone(), &image, 1)).unwrap();
+        assert_eq!(fixture.finds("lab", "torch:2", 2), Some(mine.clone()));
+        fixture.images.tag(&record("torch:2", kind.clone(), &image, 0)).unwrap();
+        let found = [1, 2, 0].map(|uid| fixture.finds("lab", "torch:2", uid));
+        assert_eq!(found, [Some(mine), Some(kind.clone()), Some(kind)]);
+    }
+}
+
+#[test]
+fn in_a_sticky_workspace_a_name_that_a_registry_has_counts_for_its_giver_alone_unless_it_was_brought_from_there() {
+    let Some(fixture) = store() else { return };
+    fixture.lab.is_sticky.store(true, Ordering::Relaxed);
+    let (a, b) = (fixture.image("a", 1, 1), fixture.image("b", 2, 1));
+    let mine = Kind::Mine { workspace: "lab".to_owned() };
+    let [python, torch] = ["docker.io/library/python:3.11", "docker.io/lab/torch:2"];
+    for name in [python, torch] {
+        fixture.images.tag(&record(name, mine.clone(), &a, 1)).unwrap();
+        assert_eq!(fixture.finds("lab", name, 1), Some(mine.clone()));
+    }
+    let passed_over = fixture.images.find("lab", python, 2).unwrap();
+    assert!(matches!(&passed_over, Found::PassedOver(found) if found.passed_over().contains("root can give")));
+    assert_eq!(fixture.finds("lab", torch, 2), Some(mine.clone()), "it says whose it is");
+    // What came from the registry is what the name says, and who brings it anew takes nothing from anybody.
+    let pulled = |digest: &Digest, uid| NameRecord {
+        pulled: true,
+        ..record("docker.io/library/alpine:3", mine.clone(), digest, uid)
+    };
+    fixture.images.tag(&pulled(&a, 1)).unwrap();
+    assert_eq!(fixture.finds("lab", "docker.io/library/alpine:3", 2), Some(mine.clone()));
+    fixture.images.tag(&pulled(&b, 2)).unwrap();
+    let taken = fixture.images.tag(&NameRecord { pulled: true, ..record(python, mine.clone(), &b, 2) });
+    assert!(matches!(taken, Err(ImageError::NotYours { .. })), "what somebody has given themselves stays");
+    let given = fixture.images.tag(&record("docker.io/library/alpine:3", mine, &a, 1));
+    assert!(matches!(given, Err(ImageError::NotYours { .. })));
+}
+
+#[test]
+fn rights_that_cannot_be_looked_at_are_an_error_and_no_other_image() {
     let Some(fixture) = store() else { return };
     let image = fixture.image("a", 1, 1);
-    let mine = Kind::Mine { workspace: "lab".to_owned() };
-    fixture.images.tag(&record("torch:2", mine.clone(), &image, 1)).unwrap();
-    assert_eq!(fixture.finds("lab", "torch:2", 2), Some(mine.clone()));
-    fixture.images.tag(&record("torch:2", Kind::Preset, &image, 0)).unwrap();
-    let found = [1, 2, 0].map(|uid| fixture.finds("lab", "torch:2", uid));
-    assert_eq!(found, [Some(mine), Some(Kind::Preset), Some(Kind::Preset)]);
+    fixture.images.tag(&record("docker.io/lab/torch:2", Kind::Public, &image, 1)).unwrap();
+    fixture.lab.is_unseen.store(true, Ordering::Relaxed);
+    assert!(matches!(fixture.images.find("other", "docker.io/lab/torch:2", 3), Err(ImageError::Store { .. })));
+    assert_eq!(fixture.finds("other", "docker.io/lab/torch:2", 1), Some(Kind::Public), "one's own needs no look");
 }
 
 #[test]

@@ -41,7 +41,8 @@ fn run_as(instance: &Instance, owner: u32, name: &str, text: &str) -> Value {
 
 /// An instance in whose default workspace everybody may drop files, each their own.
 fn sticky(test: &str) -> Option<Instance> {
-    let mut instance = Instance::prepare(test, "")?;
+    // A registry that is nowhere.
+    let mut instance = Instance::prepare(test, "[images]\ndefault_registry = \"registry.invalid\"\n")?;
     fs::set_permissions(instance.jobs_d(), fs::Permissions::from_mode(0o1777)).unwrap();
     instance.start_daemon(&[]);
     instance.wait_ready();
@@ -151,13 +152,14 @@ fn nobody_but_root_gives_all_workspaces_an_image_by_a_name_that_means_another() 
     assert!(events.contains(&format!("image default/torch:1: the public one that user {EVE} has given")), "{events}");
     // What an earlier version let somebody give is passed over, and told.
     let public = instance.root().join("var/lib/trainyard/images/names/public");
-    let record = fs::read_to_string(public.join("docker%2eio%2fdefault%2ftorch%3a1.json")).unwrap();
-    let old = record.replace("docker.io/default/torch:1", "docker.io/library/python:3.11");
-    fs::write(public.join("docker%2eio%2flibrary%2fpython%3a3%2e11.json"), old).unwrap();
+    let record = fs::read_to_string(public.join("registry%2einvalid%2fdefault%2ftorch%3a1.json")).unwrap();
+    let old = record.replace("registry.invalid/default/torch:1", "registry.invalid/python:3.11");
+    fs::write(public.join("registry%2einvalid%2fpython%3a3%2e11.json"), old).unwrap();
     let report = run_as(&instance, ANN, "vision/closed", "image = \"python:3.11\"");
-    assert_eq!(report["state"], "failed", "{report:#}");
+    let reason = report["reason"].as_str().unwrap_or_default();
+    assert!(report["state"] == "failed" && reason.contains("registry.invalid"), "{report:#}");
     let events = instance.ok(&["events", "vision/closed"]);
-    let told = format!("the public image docker.io/library/python:3.11 of user {EVE} is passed over");
+    let told = format!("the public image registry.invalid/python:3.11 of user {EVE} is passed over");
     assert!(events.contains(&told), "{events}");
     let shown = instance.cli(&["image", "show", "python:3.11"]);
     let shown = (shown.status.code(), String::from_utf8_lossy(&shown.stderr).into_owned());
@@ -178,6 +180,20 @@ fn nobody_but_root_gives_all_workspaces_an_image_by_a_name_that_means_another() 
         assert!(!done && told.contains(&whose), "{arguments:?}: {told}");
     }
     assert!(import(ANN, "team/torch:1", &one, &[]).0);
+    // To the jobs of others it means what the registry has, and a name of a workspace what that has alone.
+    let report = run_as(&instance, ANN, "others", "image = \"team/torch:1\"");
+    assert!(
+        report["state"] == "failed" && report["reason"].as_str().unwrap().contains("registry.invalid"),
+        "{report:#}"
+    );
+    assert!(instance.ok(&["events", "others"]).contains("team/torch:1 of user"), "told");
+    assert!(import(EVE, "vision/torch:2", &one, &[]).0);
+    let report = run_as(&instance, ANN, "of-vision", "image = \"vision/torch:2\"");
+    let reason = report["reason"].as_str().unwrap_or_default();
+    assert!(
+        report["state"] == "failed" && reason.contains("is passed over") && !reason.contains("cannot"),
+        "{report:#}"
+    );
     // Files that jobs name are nobody's names.
     for (uid, job, image) in [(EVE, "a", &one), (ANN, "b", &one)] {
         assert_eq!(run_as(&instance, uid, job, &format!("image = {image:?}"))["state"], "succeeded");
@@ -222,5 +238,14 @@ fn a_model_s_record_is_read_by_whom_the_files_of_its_job_let_read() {
         assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
         assert_eq!(record(name), (read, ANN, ANN), "{name}");
     }
+    // A mode that it has got since is of what may be another text.
+    let waits = "command = \"until [ -e /output/go ]; do sleep 0.05; done; echo w > /model/w\"";
+    drop_as(&instance, ANN, "later", waits, 0o600);
+    instance.wait_state("later", "running");
+    fs::set_permissions(instance.jobs_d().join("later.toml"), fs::Permissions::from_mode(0o644)).unwrap();
+    let output = instance.root().join("var/lib/trainyard/workspaces/default/jobs/later/runs/1/output");
+    fs::write(output.join("go"), "").unwrap();
+    assert_eq!(instance.wait_end("later", 1)["state"], "succeeded");
+    assert_eq!(record("later"), (0o600, ANN, ANN));
     instance.shutdown();
 }

@@ -44,7 +44,11 @@ fn put(site: &mut Site, tag: &str, layers: &[&[u8]]) {
 struct AnybodyMay;
 
 impl Workspaces for AnybodyMay {
-    fn may_submit(&self, _: &WorkspaceName, _: u32) -> bool {
+    fn may_submit(&self, _: &WorkspaceName, _: u32) -> std::io::Result<bool> {
+        Ok(true)
+    }
+
+    fn is_there(&self, _: &WorkspaceName) -> bool {
         true
     }
 
@@ -82,7 +86,7 @@ fn end_of(layer: &[u8]) -> String {
 /// Gets an image for a workspace.
 fn pull(images: &Images, server: &Server, name: &str, workspace: &str) -> Result<NameRecord, ImageError> {
     let (name, kind) = (format!("{}/{name}", server.host()), Kind::Mine { workspace: workspace.to_owned() });
-    images.pull(&Wanted { name: &name, workspace, kind: &kind, uid: 0 }, &Arc::default())
+    images.pull(&Wanted { name: &name, workspace, kind: &kind, uid: 0, for_run: false }, &Arc::default())
 }
 
 /// What has come to pass, and who waits for it.

@@ -9,6 +9,7 @@ use crate::config::Paths;
 use crate::engine::{EngineError, Prepare, Told};
 use crate::images::{Format, Found, ImageError, Images, Kind, Local, NameRecord, Progress, Rights, Wanted};
 use crate::spec::Image;
+use crate::sys::process::name_of;
 
 const TOLD_EVERY: Duration = Duration::from_secs(1);
 
@@ -85,16 +86,21 @@ fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result
             match images.find(workspace, &images.canonical(name)?, run.owner.uid)? {
                 Found::Here(found) => {
                     images.touch(&found);
-                    if found.kind == Kind::Public {
-                        tell(Told::Noted(format!("image {image}: the public one that user {} has given", found.uid)));
+                    if found.uid != 0 && found.uid != run.owner.uid && !found.pulled {
+                        let whose = if found.kind == Kind::Public { "public one" } else { "workspace's" };
+                        tell(Told::Noted(format!("image {image}: the {whose} that {} has given", name_of(found.uid))));
                     }
                     return Ok(found);
+                }
+                // No registry is asked for what is a workspace's by its name: it may have something else by the same.
+                Found::PassedOver(found) if images.workspace_of(&found.name).is_some() => {
+                    return Err(ImageError::PassedOver { why: found.passed_over() });
                 }
                 Found::PassedOver(found) => tell(Told::Noted(found.passed_over())),
                 Found::Nothing => {}
             }
             let kind = Kind::Mine { workspace: workspace.to_owned() };
-            return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid }, progress);
+            return images.pull(&Wanted { name, workspace, kind: &kind, uid: run.owner.uid, for_run: true }, progress);
         }
         Image::Layout { path, tag } => Local { path, tag: tag.as_deref(), format: Format::Layout, workspace },
         Image::OciArchive { path, tag } => Local { path, tag: tag.as_deref(), format: Format::Oci, workspace },
@@ -107,6 +113,7 @@ fn get(images: &Images, errand: &Errand<'_>, progress: &Arc<Progress>) -> Result
         kind: Kind::Mine { workspace: workspace.to_owned() },
         digest: imported.record.digest,
         uid: run.owner.uid,
+        pulled: false,
         at: crate::sys::now(),
     };
     images.note(&record)?;

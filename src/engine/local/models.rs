@@ -99,12 +99,16 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
 }
 
 /// The mode of `MODEL.toml`, which has the job file in it: whoever may not read one of the files that this was put together
-/// from does not read it there. Of what has gone, or has become another one's, its owner alone knows.
+/// from does not read it there. Of what has gone, has become another one's, or was changed since the run was accepted, its owner alone
+/// knows: what its mode says now is of another text.
 fn read_by(paths: &Paths, attempt: &Release) -> u32 {
     let Owner { uid, gid } = attempt.owner;
+    let accepted = fs::metadata(paths.run(&attempt.identity.key, attempt.identity.run).join("spec.toml"));
+    let accepted = accepted.map(|found| (found.mtime(), found.mtime_nsec())).unwrap_or_default();
+    let is_of_then = |found: &fs::Metadata| (found.ctime(), found.ctime_nsec()) <= accepted;
     // For its owner, for the group that the file gets, and for all others.
     let bits = |path: &Path, by: &[u32]| match fs::symlink_metadata(path) {
-        Ok(found) if by.contains(&found.uid()) => {
+        Ok(found) if by.contains(&found.uid()) && is_of_then(&found) => {
             let (mode, is_group) = (found.mode(), found.gid() == gid);
             let group = if is_group { mode & 0o040 } else { (mode & 0o004) << 3 };
             0o600 | group | mode & 0o004
@@ -113,15 +117,17 @@ fn read_by(paths: &Paths, attempt: &Release) -> u32 {
     };
     let directory = paths.job_files(&attempt.identity.key.workspace);
     let job = directory.join(format!("{}.toml", attempt.file));
-    let overrides = fs::read_dir(directory.join(format!("{}.toml.d", attempt.file)));
-    let overrides = overrides.into_iter().flatten().flatten().map(|entry| entry.path());
+    let all = directory.join(format!("{}.toml.d", attempt.file));
+    let overrides = fs::read_dir(&all).into_iter().flatten().flatten().map(|entry| entry.path());
+    let had_others = fs::symlink_metadata(all).is_ok_and(|found| !is_of_then(&found));
     let template = attempt.template.as_ref().map(|name| format!("{name}.template.toml"));
     let template = template.map(|name| {
         let own = directory.join(&name);
         if own.exists() { own } else { paths.jobs_d().join(name) }
     });
     let parts = overrides.chain(template).map(|part| bits(&part, &[uid, 0]));
-    parts.fold(bits(&job, &[uid]), |mode, part| mode & part)
+    let all = parts.fold(bits(&job, &[uid]), |mode, part| mode & part);
+    if had_others { 0o600 } else { all }
 }
 
 /// By the quota: XFS says of a directory's that the disk is full, and others that a quota is.
