@@ -46,18 +46,28 @@ impl Reader<'_> {
     pub fn stack_on(self, job: Layer, path: &Path, owner: Owner, templates: &[PathBuf]) -> Result<Stack, Unread> {
         let mut stack = Stack::of(job);
         stack.overrides = self.overrides(&overrides_of(path), owner)?;
+        self.add_template(&mut stack, templates, Some(owner))?;
+        Ok(stack)
+    }
+
+    /// Puts the template that they name below a job file and its overrides, as people see it.
+    pub fn lie_on_template(self, stack: &mut Stack, templates: &[PathBuf]) -> Result<(), Unread> {
+        self.add_template(stack, templates, None)
+    }
+
+    fn add_template(self, stack: &mut Stack, templates: &[PathBuf], owner: Option<Owner>) -> Result<(), Unread> {
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
             stack.template = self.template(&wanted, templates, owner)?;
             if stack.template.is_none() {
                 stack.templates = templates.iter().flat_map(|directory| template_names(directory)).collect();
             }
         }
-        Ok(stack)
+        Ok(())
     }
 
-    fn template(self, name: &JobName, directories: &[PathBuf], owner: Owner) -> Result<Option<Layer>, Unread> {
+    fn template(self, name: &JobName, directories: &[PathBuf], owner: Option<Owner>) -> Result<Option<Layer>, Unread> {
         for directory in directories {
-            match self.layer(&directory.join(format!("{name}{TEMPLATE_SUFFIX}")), Some(owner)) {
+            match self.layer(&directory.join(format!("{name}{TEMPLATE_SUFFIX}")), owner) {
                 Err(Unread::Missing) => {}
                 other => return other.map(|(layer, _)| Some(layer)),
             }
