@@ -225,7 +225,9 @@ mod tests {
         let (given_up, ended) = (GivenUp::default(), Arc::new(AtomicU32::new(0)));
         let count = || {
             let ended = ended.clone();
-            move || drop(ended.fetch_add(1, Ordering::SeqCst))
+            move || {
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
         };
         drop(given_up.ending(count()));
         let kept = given_up.ending(count());

@@ -68,6 +68,11 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
         let allowed = inside.handle(place).and_then(|place| inside.allow_making_on(place));
         allowed.map_err(failed(place.display().to_string()))?;
     }
+    let is_in_mount = |path: &PathBuf| root.mounts.iter().any(|mount| path.starts_with(&mount.target));
+    // Before what is mounted below them: the way to a mount, where it is missing, is made as root's.
+    for directory in root.directories.iter().filter(|path| !is_in_mount(path)) {
+        inside.directory(directory, of(root.user)).map_err(failed(directory.display().to_string()))?;
+    }
     for (mount, detached) in root.mounts.iter().zip(binds) {
         let placed = match &mount.scratch {
             None => place(&inside, mount, &detached, ids),

@@ -215,10 +215,10 @@ const WRITES: &str = r#"
 while IFS="=" read -r name value; do
     case "$value" in /?*) ;; *) continue ;; esac
     [ -d "$value" ] || continue
-    : 2> /dev/null > "$value/of-$name" || echo "cannot write into $name, $value"
+    (: > "$value/of-$name") 2> /dev/null || echo "cannot write into $name, $value"
 done < /tmp/told
-for place in . sub; do : 2> /dev/null > "$place/beside" || echo "cannot write beside the code, $place"; done
-if [ -d /cache ]; then /bin/busybox mkdir /cache/data && : > /cache/data/x || echo "cannot write into /cache"; fi
+for place in . sub; do (: > "$place/beside") 2> /dev/null || echo "cannot write beside the code, $place"; done
+if [ -d /cache ]; then /bin/busybox mkdir /cache/data && (: > /cache/data/x) || echo "cannot write into /cache"; fi
 "#;
 
 #[test]
@@ -250,7 +250,7 @@ fn whoever_a_script_runs_as_it_writes_where_its_platform_lets_it() {
             let name = format!("{}-{by_file}", contract.replace('/', "-"));
             // An output of Azure's is there as well.
             let output =
-                if contract == "azureml" { ": > ${{outputs.model}}/x || echo cannot write an output" } else { "" };
+                if contract == "azureml" { "(: > ${{outputs.model}}/x) || echo cannot write an output" } else { "" };
             let (image, user) = match by_file {
                 false => (image.as_str(), ""),
                 true => ("host", "user = \"1000:1000\"\n"),
