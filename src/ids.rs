@@ -29,7 +29,7 @@ pub enum NameError {
     Start(char),
     #[error("a name holds letters with their marks, digits, '-', '_', '.' and '~', not {0:?}")]
     Character(char),
-    #[error("a name is in Unicode's composed form (NFC), this one is not; write {composed:?}, which looks the same")]
+    #[error("a name is in Unicode's composed form (NFC), this one is not; write \"{composed}\", which looks the same")]
     Decomposed { composed: String },
     #[error("{0:?} is kept for Trainyard itself")]
     Reserved(String),
@@ -41,7 +41,8 @@ static SEEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^[[\p{Alphabetic}\p{N}\p{M}]--\p{Default_Ignorable_Code_Point}]$").expect("it is tested")
 });
 
-fn is_seen(letter: char) -> bool {
+/// A letter, a mark upon one, or a digit, as names have them.
+pub fn is_seen(letter: char) -> bool {
     if letter.is_ascii() { letter.is_ascii_alphanumeric() } else { SEEN.is_match(letter.encode_utf8(&mut [0; 4])) }
 }
 

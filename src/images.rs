@@ -37,6 +37,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use tokio::sync::watch;
+
 pub use config::ImageConfig;
 pub use digest::Digest;
 pub use error::ImageError;
@@ -89,6 +91,8 @@ pub struct Progress {
     /// Bytes to fetch or read in all.
     pub bytes: AtomicU64,
     pub bytes_done: AtomicU64,
+    /// Whether nobody wants it any more.
+    given_up: watch::Sender<bool>,
 }
 
 impl fmt::Display for Progress {
@@ -105,6 +109,22 @@ impl fmt::Display for Progress {
 }
 
 impl Progress {
+    /// Ends what is fetched, as soon as that can be done.
+    pub fn give_up(&self) {
+        self.given_up.send_replace(true);
+    }
+
+    /// Does `work`, as long as it is wanted.
+    async fn while_wanted<T>(&self, work: impl Future<Output = T>) -> Result<T, ImageError> {
+        let mut given_up = self.given_up.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as we do.
+            _ = given_up.wait_for(|given_up| *given_up) => Err(ImageError::Unwanted),
+            done = work => Ok(done),
+        }
+    }
+
     fn add(counter: &AtomicU64, amount: u64) {
         counter.fetch_add(amount, Ordering::Relaxed);
     }

@@ -50,6 +50,7 @@ use happenings::Happenings;
 pub use happenings::{Happened, Recent, StatesAt};
 use idle::Idleness;
 pub use past::Past;
+pub use preparing::PREPARES;
 use publishing::Unrecorded;
 use queue::Waiters;
 pub use requests::{

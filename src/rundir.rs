@@ -228,8 +228,11 @@ pub struct Root {
     pub shm: Shm,
     /// The task's own files, such as `/etc/hosts`.
     pub files: Vec<OwnFile>,
-    /// Made if they are missing: where the task begins, and the image's volumes.
+    /// Made if they are missing, for the task's user: where the task begins, what its platform promises, and the image's volumes.
     pub directories: Vec<PathBuf>,
+    /// The task's user and group, inside.
+    #[serde(default)]
+    pub user: (u32, u32),
 }
 
 impl Root {

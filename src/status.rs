@@ -148,7 +148,7 @@ impl fmt::Display for StopCause {
             StopCause::ShimSignalled => {
                 f.write_str("ended because its shim was told to by a signal; the machine may have been going down")
             }
-            StopCause::Replaced => f.write_str("replaced by a newer version of its job file"),
+            StopCause::Replaced => f.write_str("replaced by a newer version of its job file, or by a new run"),
             StopCause::Shutdown => f.write_str("stopped by the shutdown of Trainyard"),
             StopCause::Newer => f.write_str("stopped by a newer Trainyard than the one that started the task"),
         }

@@ -45,8 +45,7 @@ pub(super) async fn run(
         if answers && is_good {
             if let Err(why) = said_by_daemon(client, shelf, path, &jobs, &mut found).await {
                 answers = false;
-                let told = format!("whether the machine has room for what follows the daemon does not say: {why}");
-                output::aside(&output::plain(&told));
+                output::aside(&output::plain(&unanswered(&why)));
             }
             found.dedup();
         }
@@ -65,7 +64,7 @@ pub(super) async fn run(
             output::json(&as_json(path, &jobs, effective))?;
         } else if is_good {
             let told = match (is_refused, found.is_empty()) {
-                (true, _) => "is right, but has no room here",
+                (true, _) => "is right by itself, but cannot run here as it is",
                 (false, true) => "ok",
                 (false, false) => "runs",
             };
@@ -150,6 +149,29 @@ async fn said_by_daemon(
         found.extend(errors.map(|error| Diagnostic { file: path.display().to_string(), ..error }));
     }
     Ok(())
+}
+
+/// All that is to be said of what is to become the job file at `path`, by the daemon as well where one answers.
+pub(super) async fn judge(
+    client: &Client,
+    shelf: &Shelf,
+    path: &Path,
+    stack: &Stack,
+    name: &JobName,
+) -> Vec<Diagnostic> {
+    let (mut found, jobs) = check_stack(stack, name);
+    if found.iter().any(Diagnostic::is_error) {
+        return found;
+    }
+    if let Err(why) = said_by_daemon(client, shelf, path, &jobs, &mut found).await {
+        output::aside(&output::plain(&unanswered(&why)));
+    }
+    found.dedup();
+    found
+}
+
+fn unanswered(why: &str) -> String {
+    format!("whether the machine has room for what follows the daemon does not say: {why}")
 }
 
 /// What there is to say, and the jobs that the file makes by their names.

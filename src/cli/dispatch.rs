@@ -121,13 +121,13 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
             let from = new::From { template: template.as_deref(), file: from.as_deref(), values: &param };
             let depth = if advanced { new::Depth::Advanced } else { new::Depth::Basic };
             match new::can_ask(&from, format) && !dry_run {
-                true => new::ask(&cli.root, &job, from.template, depth, replace),
+                true => new::ask(&client()?, &cli.root, &job, from.template, depth, replace).await,
                 false if advanced => Err(WrongArgument("--advanced asks, which takes a terminal".to_owned()).into()),
                 false if from.template.is_none() && from.file.is_none() => nothing_to_make_it_of(),
-                false => new::new(&cli.root, &job, &from, new::Writes::of(replace, dry_run), format),
+                false => new::new(&client()?, &cli.root, &job, &from, new::Writes::of(replace, dry_run), format).await,
             }
         }
-        Verb::Clone { job, new, held } => new::clone(&cli.root, &job, &new, held, format),
+        Verb::Clone { job, new, held } => new::clone(&client()?, &cli.root, &job, &new, held, format).await,
         Verb::Spec(verb) => {
             whose::known(&cli.root, verb.workspace())?;
             spec::run(&cli.root, &verb, format)

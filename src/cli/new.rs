@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::output::{self, Format};
 use super::shelf::{Made, Shelf, tell};
-use super::{Exit, WrongArgument, unreadable};
+use super::{Exit, WrongArgument, check, unreadable};
+use crate::api::client::Client;
 use crate::ids::JobKey;
 use crate::import::Loss;
 use crate::import::own::Keys;
@@ -34,12 +35,20 @@ pub(super) fn can_ask(from: &From<'_>, format: Format) -> bool {
 }
 
 /// Asks for it all.
-pub(super) fn ask(root: &Path, job: &JobKey, template: Option<&str>, depth: Depth, over: bool) -> anyhow::Result<Exit> {
+pub(super) async fn ask(
+    client: &Client,
+    root: &Path,
+    job: &JobKey,
+    template: Option<&str>,
+    depth: Depth,
+    over: bool,
+) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let path = shelf.job(job)?;
     let input = std::io::stdin().lock();
-    let questions = ask::Questions { shelf: &shelf, job, path: &path, input, text: String::new(), template: None };
-    questions.run(template, depth, over, Format::People)
+    let questions =
+        ask::Questions { client, shelf: &shelf, job, path: &path, input, text: String::new(), template: None };
+    questions.run(template, depth, over, Format::People).await
 }
 
 /// What becomes of the file that is made.
@@ -63,7 +72,14 @@ impl Writes {
     }
 }
 
-pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn new(
+    client: &Client,
+    root: &Path,
+    job: &JobKey,
+    from: &From<'_>,
+    writes: Writes,
+    format: Format,
+) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let path = shelf.job(job)?;
     let given = match from.file {
@@ -93,15 +109,14 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
     let mut stack = Stack::of(Layer::new(&named, &text));
     stack.template = layer;
     shelf.offer(&mut stack, &path)?;
-    let mut found = stack.expand().diagnostics;
+    let mut found = check::judge(client, &shelf, &path, &stack, &job.job).await;
     if let Some(Given { keys: Some(keys), .. }) = &given {
         // Lines are those of what it became.
         found.iter_mut().filter(|found| found.file == named).for_each(|found| put_back(found, keys));
         let told = |loss: &Loss| output::aside(&output::plain(&format!("{named}:{}: {loss}", loss.line)));
         keys.losses.iter().for_each(told);
     }
-    if found.iter().any(Diagnostic::is_error) {
-        tell(&found);
+    if !is_good(&found) {
         return Ok(Exit::Failure);
     }
     match writes {
@@ -117,6 +132,16 @@ pub(super) fn new(root: &Path, job: &JobKey, from: &From<'_>, writes: Writes, fo
         }
     }
     written(job, &path, format)
+}
+
+/// Tells what was found; whether nothing of it keeps the job from being made.
+fn is_good(found: &[Diagnostic]) -> bool {
+    if found.iter().any(Diagnostic::is_error) {
+        tell(found);
+        return false;
+    }
+    found.iter().for_each(|warning| output::aside(&output::plain(&warning.to_string())));
+    true
 }
 
 /// What is refused when it is written is refused before.
@@ -214,7 +239,14 @@ fn job_file(name: &str, template: &Template, values: &[String]) -> anyhow::Resul
 }
 
 /// The job file and its overrides as they are, under another name; of a job of a sweep what it comes to.
-pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format: Format) -> anyhow::Result<Exit> {
+pub(super) async fn clone(
+    client: &Client,
+    root: &Path,
+    from: &JobKey,
+    to: &JobKey,
+    held: bool,
+    format: Format,
+) -> anyhow::Result<Exit> {
     let shelf = Shelf::open(root)?;
     let target = shelf.job(to)?;
     let made = shelf.stack_of(from)?;
@@ -229,6 +261,14 @@ pub(super) fn clone(root: &Path, from: &JobKey, to: &JobKey, held: bool, format:
         Made::ByFile(stack, _) | Made::BySweep(stack) => stack.expand().text,
     };
     let text = if held { self::held(&text, &comes_to)? } else { text };
+    let overrides = match &made {
+        Made::ByFile(stack, _) => stack.overrides.clone(),
+        Made::BySweep(_) => Vec::new(),
+    };
+    let stack = shelf.stack_on(Layer::new(&target.display().to_string(), &text), overrides, &target)?;
+    if !is_good(&check::judge(client, &shelf, &target, &stack, &to.job).await) {
+        return Ok(Exit::Failure);
+    }
     if let Made::ByFile(_, source) = &made {
         // Before the file: without it they are nobody's.
         shelf.copy_overrides(source, &target)?;

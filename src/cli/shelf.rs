@@ -66,6 +66,15 @@ impl Shelf {
         Ok(stack)
     }
 
+    /// What is to become the job file at `path` with all that it would be made of there.
+    pub(super) fn stack_on(&self, job: Layer, overrides: Vec<Layer>, path: &Path) -> anyhow::Result<Stack> {
+        let mut stack = Stack::of(job);
+        stack.overrides = overrides;
+        Reader::Looking.lie_on_template(&mut stack, &self.templates_of(path)).map_err(|unread| told(path, unread))?;
+        self.offer(&mut stack, path)?;
+        Ok(stack)
+    }
+
     /// The sizes that a job file may name, where it or what it lies on may do so: the configuration may be closed to who asks.
     pub(super) fn offer(&self, stack: &mut Stack, path: &Path) -> anyhow::Result<()> {
         if stack.may_name_specs() {

@@ -2,6 +2,7 @@
 //! what no directory or variable can stand for.
 
 mod lost;
+mod switches;
 
 use std::collections::BTreeMap;
 
@@ -63,6 +64,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(lost::quotes(spec));
     out.extend(lost::params(spec));
     out.extend(lost::namesake(spec));
+    out.extend(switches::switches(spec));
     out.extend(ports_on_one_network(spec));
     out
 }
@@ -312,12 +314,26 @@ mod tests {
         !refusals(&name.parse().unwrap(), &spec(&format!("contract = \"{contract}\"\ncommand = \"x\""))).is_empty()
     }
 
+    fn told_of(contract: &str, name: &str) -> Advice {
+        let spec = spec(&format!("contract = \"{contract}\"\ncommand = \"x\""));
+        refusals(&name.parse().unwrap(), &spec).remove(0)
+    }
+
     #[test]
     fn names_follow_the_rules_of_the_platform() {
         let octopus = "volcano/octopus";
         assert!(!refused(octopus, "训练_a-1"));
         assert!(!refused(octopus, &"训".repeat(30)) && refused(octopus, &"训".repeat(31)), "code points, not bytes");
         assert!(refused(octopus, "a.b") && !refused("native", "a.b"));
+        // Marks belong to letters, whether or not they are taken for letters by themselves.
+        for name in ["क्षत्रिय", "שָׁלוֹם", "மொழி"] {
+            assert!(!refused(octopus, name), "{name}");
+            assert!(
+                told_of("sagemaker", name).text.contains(&format!("\"{name}\"")),
+                "{}",
+                told_of("sagemaker", name).text
+            );
+        }
         assert!(!refused("kubeflow/swarm", "tf-train-distributed") && refused("kubeflow/swarm", "a_b"));
         assert!(!refused("kubeflow/swarm", &"a".repeat(64)), "64 characters are the most");
         let no_name = |name: &str| name.parse::<JobName>().unwrap_err().to_string();
@@ -329,16 +345,14 @@ mod tests {
         for name in ["a b", "a/b", "训练 1"] {
             assert!(name.parse::<JobName>().is_err(), "{name}");
         }
-        let told = |contract: &str, name: &str| {
-            let spec = spec(&format!("contract = \"{contract}\"\ncommand = \"x\""));
-            refusals(&name.parse().unwrap(), &spec).remove(0)
-        };
+        let told = told_of;
         let long = told(octopus, &"训".repeat(31));
         assert_eq!(long.path, ["contract"]);
         assert!(long.text.contains("30 characters at most") && long.text.ends_with("has 31"), "{}", long.text);
         let dotted = told(octopus, "a.b").text;
         assert!(
-            dotted.contains("letters of any script, digits, '-' and '_'") && dotted.contains("\"a.b\""),
+            dotted.contains("letters of any script with their marks, digits, '-' and '_'")
+                && dotted.contains("\"a.b\""),
             "{dotted}"
         );
         let ends = told("sagemaker", "a-").text;

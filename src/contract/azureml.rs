@@ -1,9 +1,12 @@
 //! Azure Machine Learning: a command with `${{inputs.NAME}}`, processes counted, `./outputs` and `./logs` kept.
 
+use super::command::quote;
+use super::shell::{self, Open};
 use super::topology::{self, Alone, Pairs, TfConfig, pair};
 use super::{Task, host, join, parameters};
 use crate::spec::{Command, Framework, Platform, Role};
 
+const PLACE: &str = "${{";
 const INPUT: &str = "${{inputs.";
 const OUTPUT: &str = "${{outputs.";
 
@@ -12,24 +15,71 @@ pub(super) fn arguments(task: &Task<'_>, command: &str) -> Vec<String> {
     if command.contains(INPUT) { Vec::new() } else { parameters::with_spaces(&task.role.params) }
 }
 
-/// Puts parameters and paths in the place of their names.
-pub(super) fn substitute(task: &Task<'_>, command: &str) -> String {
-    let mut out = command.to_owned();
-    for (key, param) in &task.role.params {
-        out = out.replace(&format!("{INPUT}{key}}}}}"), &super::command::quote(&parameters::text(param)));
+/// What a value that is put into a text is read by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReadBy {
+    Shell,
+    /// The program itself, as a word.
+    Program,
+}
+
+/// Puts parameters and paths in the place of their names. Each is the word that it would be by itself, or a part of the one that it
+/// stands in.
+pub(super) fn substitute(task: &Task<'_>, command: &str, read_by: ReadBy) -> String {
+    let (mut out, mut rest) = (String::with_capacity(command.len()), command);
+    while let Some((before, behind)) = rest.split_once(PLACE) {
+        out.push_str(before);
+        let place = behind.split_once("}}").and_then(|(name, after)| Some((value(task, name)?, after)));
+        rest = match place {
+            Some((value, after)) => {
+                let text = if read_by == ReadBy::Shell { within(&out, &value) } else { value };
+                out.push_str(&text);
+                after
+            }
+            None => {
+                out.push_str(PLACE);
+                behind
+            }
+        };
     }
-    let several = task.spec.datasets.len() > 1;
-    for dataset in &task.spec.datasets {
-        let name = dataset.seen_as();
-        let path = if several { format!("/dataset/{name}") } else { "/dataset".to_owned() };
-        out = out.replace(&format!("{INPUT}{name}}}}}"), &path);
+    out + rest
+}
+
+/// What stands in the place of `inputs.NAME` or `outputs.NAME`; each output is a directory of the run's.
+fn value(task: &Task<'_>, name: &str) -> Option<String> {
+    let input = || given(task, name.strip_prefix("inputs.")?);
+    input().or_else(|| Some(format!("/output/{}", name.strip_prefix("outputs.")?)))
+}
+
+fn given(task: &Task<'_>, input: &str) -> Option<String> {
+    let param = task.role.params.iter().find(|(key, _)| key == input).map(|(_, param)| parameters::text(param));
+    let dataset = || {
+        let dataset = task.spec.datasets.iter().find(|dataset| dataset.seen_as().as_str() == input)?;
+        let several = task.spec.datasets.len() > 1;
+        Some(if several { format!("/dataset/{}", dataset.seen_as()) } else { "/dataset".to_owned() })
+    };
+    param.or_else(dataset)
+}
+
+/// The value as a shell is to read it behind `before`.
+fn within(before: &str, value: &str) -> String {
+    let quoted = quote(value);
+    // It means the same everywhere.
+    if quoted == value {
+        return quoted;
     }
-    // What is left names outputs, each a directory of the run's.
-    while let Some((before, rest)) = out.split_once(OUTPUT) {
-        let Some((name, after)) = rest.split_once("}}") else { break };
-        out = format!("{before}/output/{name}{after}");
+    match shell::open_at_end(before) {
+        Open::Nothing => quoted,
+        Open::Single => value.replace('\'', r"'\''"),
+        Open::Double => escaped(value, r#""\$`"#),
+        Open::Document => escaped(value, r"\$`"),
+        Open::Comment => value.to_owned(),
     }
-    out
+}
+
+fn escaped(value: &str, letters: &str) -> String {
+    let one = |letter| [Some('\\').filter(|_| letters.contains(letter)), Some(letter)];
+    value.chars().flat_map(one).flatten().collect()
 }
 
 /// Directories of the outputs that a command names.
@@ -46,8 +96,8 @@ pub(super) fn outputs(role: &Role, platform: Platform) -> Vec<String> {
 
 /// The parameters and datasets that a command asks for and nobody gives.
 pub(super) fn unknown_inputs(task: &Task<'_>, command: &str) -> Vec<String> {
-    let left = substitute(task, command);
-    left.split(INPUT).skip(1).filter_map(|rest| rest.split("}}").next()).map(str::to_owned).collect()
+    let asked = command.split(INPUT).skip(1).filter_map(|rest| rest.split("}}").next());
+    asked.filter(|name| given(task, name).is_none()).map(str::to_owned).collect()
 }
 
 pub(super) fn variables(task: &Task<'_>) -> Pairs {
@@ -96,4 +146,63 @@ pub(super) fn variables(task: &Task<'_>) -> Pairs {
         _ => {}
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::Sample;
+
+    fn filled(command: &str, value: &str) -> String {
+        let command = toml::Value::from(command);
+        let value = toml::Value::from(value);
+        let text = format!(
+            "contract = \"azureml\"\ndatasets = [\"d\"]\nparams = {{ u = {value}, n = 0.1 }}\ncommand = {command}\n"
+        );
+        let spec = crate::spec::parse("j.toml", &text).0.unwrap();
+        let sample = Sample::of("j.toml", &spec);
+        let task = sample.tasks(&spec).next().unwrap();
+        let Command::Shell(text) = &task.role.command else { panic!() };
+        substitute(&task, text, ReadBy::Shell)
+    }
+
+    #[test]
+    fn a_value_is_read_by_the_shell_as_the_word_or_the_part_of_one_that_it_stands_in() {
+        const VALUES: [&str; 5] = ["two words", "it's \"so\"", "a$HOME`id`\\b", "*", "plain"];
+        #[expect(clippy::disallowed_methods, reason = "the shell is the judge here")]
+        let printed = |text: &str| {
+            let output = std::process::Command::new("/bin/sh").args(["-c", text]).output().unwrap();
+            assert!(output.status.success(), "{text}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap()
+        };
+        for value in VALUES {
+            for (command, seen) in [
+                ("printf '<%s>' ${{inputs.u}}", format!("<{value}>")),
+                ("printf '<%s>' --x=${{inputs.u}}", format!("<--x={value}>")),
+                ("printf '<%s>' \"a ${{inputs.u}} ${{inputs.n}}\" b", format!("<a {value} 0.1><b>")),
+                ("printf '<%s>' 'a ${{inputs.u}}' ${{inputs.u}}", format!("<a {value}><{value}>")),
+                ("printf '<%s>' \"$(printf '%s' ${{inputs.u}})\"", format!("<{value}>")),
+                ("printf '<%s>' \"$(printf '%s' \"${{inputs.u}}\")\"", format!("<{value}>")),
+                ("# don't\nprintf '<%s>' ${{inputs.u}} # it's ${{inputs.u}}", format!("<{value}>")),
+                ("cat <<E\ndon't ${{inputs.u}}\nE\nprintf '<%s>' ${{inputs.u}}", format!("don't {value}\n<{value}>")),
+                ("cat <<'E'\n${{inputs.u}}\nE", format!("{value}\n")),
+                ("printf '<%s>' ${{inputs.d}} ${{outputs.m}}", "</dataset></output/m>".to_owned()),
+            ] {
+                let text = filled(command, value);
+                assert_eq!(printed(&text), seen, "{command} with {value}: {text}");
+            }
+        }
+        // What a value holds is no name of another.
+        assert_eq!(filled("t '${{inputs.u}}'", "${{inputs.n}}"), "t '${{inputs.n}}'");
+        assert_eq!(filled("t ${{inputs.n}", "x"), "t ${{inputs.n}");
+    }
+
+    #[test]
+    fn words_of_an_array_are_the_values_as_they_are() {
+        let text = "contract = \"azureml\"\nparams.u = \"two \\\"words\"\ncommand = [\"echo\", \"${{inputs.u}}\", \"--x=${{inputs.u}}\"]\n";
+        let spec = crate::spec::parse("j.toml", text).0.unwrap();
+        let sample = Sample::of("j.toml", &spec);
+        let task = sample.tasks(&spec).next().unwrap();
+        assert_eq!(crate::contract::command::line(&task), ["echo", "two \"words", "--x=two \"words"]);
+    }
 }

@@ -1,10 +1,11 @@
 //! The command line of a task: what is shown is what runs.
 
+use super::azureml::ReadBy;
 use super::{
     Task, azureml, kubeflow, modelarts, mpi, paddle, pai, parameters, sagemaker, shell, shells, tione, topology, uai,
     volcano,
 };
-use crate::spec::{Command, Contract, Framework, Main, Platform, Profile};
+use crate::spec::{Command, Contract, Framework, Main, Platform, Profile, Role};
 
 /// The arguments that are executed.
 pub fn line(task: &Task<'_>) -> Vec<String> {
@@ -23,11 +24,11 @@ fn own_line(task: &Task<'_>) -> Vec<String> {
         }
         Command::Exec(words) => {
             let whole = words.join(" ");
-            let filled = words.iter().map(|word| filled(task, word));
+            let filled = words.iter().map(|word| filled(task, word, ReadBy::Program));
             filled.chain(arguments(task, &whole)).collect()
         }
         Command::Shell(text) => {
-            let mut out = filled(task, unfinished(text));
+            let mut out = filled(task, unfinished(text), ReadBy::Shell);
             for argument in arguments(task, text) {
                 out.push(' ');
                 out.push_str(&quote(&argument));
@@ -86,20 +87,28 @@ pub(super) fn by_shell(task: &Task<'_>, text: String, program: &str) -> Vec<Stri
     vec![shells::of_task(task).to_owned(), "-c".to_owned(), text, program.to_owned()]
 }
 
-/// What the role's own command runs, one after the other.
-fn commands(task: &Task<'_>) -> Vec<Vec<String>> {
-    match &task.role.command {
+/// What a role's own command runs, one after the other.
+fn commands(task: &Task<'_>, role: &Role) -> Vec<Vec<String>> {
+    match &role.command {
         Command::Default => shell::commands(&Command::Exec(task.inside.command.clone())),
         own => shell::commands(own),
     }
 }
 
+/// The role whose command is the job's script: of a task that waits for ranks, the one that starts them on it.
+fn of_script<'t>(task: &Task<'t>) -> &'t Role {
+    let starts = |role: &&Role| !role.is_service && role.main != Main::No;
+    let other = if task.is_idle() { task.spec.roles.iter().find(starts) } else { None };
+    other.unwrap_or(task.role)
+}
+
 /// Programs that only print their arguments.
 const PRINTERS: [&str; 3] = ["echo", "printf", ":"];
 
-/// The script that the role's own command runs in the end: what comes before it prepares.
+/// The script that the role's own command, or that of the role that starts its ranks, runs in the end: what comes before it prepares.
 pub(super) fn script(task: &Task<'_>) -> Option<String> {
-    if task.role.command == Command::Default {
+    let role = of_script(task);
+    if role.command == Command::Default {
         return None;
     }
     let is_script = |word: &&str| word.ends_with(".py") && !word.starts_with('-') && shell::name(word) != "setup.py";
@@ -110,7 +119,7 @@ pub(super) fn script(task: &Task<'_>) -> Option<String> {
         plain.map(str::to_owned).or_else(|| words.iter().find_map(|word| in_value(word)))
     };
     let prints = |words: &[String]| words.first().is_some_and(|first| PRINTERS.contains(&first.as_str()));
-    let commands = commands(task);
+    let commands = commands(task, role);
     commands.iter().rev().filter(|words| !prints(words)).find_map(of_command)
 }
 
@@ -128,7 +137,7 @@ const STARTERS: &[&str] =
 
 /// Whether the role's own command runs one of them, also by a variable (`LAUNCH="torchrun --nnodes 1"; $LAUNCH t.py`) or within
 /// quotes (`su ada -c "mpirun …"`); what follows an option of two strokes is no program.
-fn starts_itself(task: &Task<'_>) -> bool {
+pub(super) fn starts_itself(task: &Task<'_>) -> bool {
     let is_starter = |word: &str| {
         let name = shell::name(word);
         STARTERS.contains(&name) || name.starts_with("torch.distributed.")
@@ -136,7 +145,7 @@ fn starts_itself(task: &Task<'_>) -> bool {
     let has_starter = |word: &str| {
         !word.starts_with("--") && word.split(|c: char| c.is_whitespace() || "\"'()=".contains(c)).any(is_starter)
     };
-    commands(task).iter().any(|words| {
+    commands(task, task.role).iter().any(|words| {
         let before = std::iter::once("").chain(words.iter().map(String::as_str));
         before.zip(words).any(|(before, word)| !before.starts_with("--") && has_starter(word))
     })
@@ -203,9 +212,9 @@ pub(super) fn arguments(task: &Task<'_>, command: &str) -> Vec<String> {
     }
 }
 
-fn filled(task: &Task<'_>, text: &str) -> String {
+fn filled(task: &Task<'_>, text: &str, read_by: ReadBy) -> String {
     match task.spec.contract.platform {
-        Platform::AzureMl => azureml::substitute(task, text),
+        Platform::AzureMl => azureml::substitute(task, text, read_by),
         _ => text.to_owned(),
     }
 }

@@ -163,7 +163,10 @@ pub(super) fn directories(task: &Task<'_>) -> Vec<String> {
         }
         (Platform::Pai, _) => &["/ml/input/data", "/ml/output/checkpoints", "/ml/output/logs"],
         (Platform::Google, _) => &["/gcs/job/checkpoints", "/gcs/job/logs"],
-        (Platform::ModelArts, _) => &["/cache"],
+        (Platform::ModelArts, Profile::Old) => &["/cache"],
+        (Platform::ModelArts, _) => {
+            &["/cache", "/home/ma-user", "/home/ma-user/modelarts", "/home/ma-user/modelarts/user-job-dir"]
+        }
         (Platform::Kubeflow, Profile::Swarm | Profile::Aihc | Profile::Arena) => &["/output/training_logs"],
         (Platform::Mpi, Profile::Nauta) => &["/mnt/input/root/public"],
         _ => &[],

@@ -3,6 +3,7 @@
 use sha2::{Digest, Sha256};
 
 use super::Task;
+use crate::ids::is_seen;
 use crate::spec::{Contract, JobSpec, Platform, Profile};
 
 /// How long a name may be, and of which characters.
@@ -25,7 +26,7 @@ fn rule(contract: Contract) -> Option<Rule> {
     let plain: fn(char) -> bool = |c| c.is_ascii_alphanumeric() || c == '-';
     let (most, may, told): (usize, fn(char) -> bool, _) = match (contract.platform, contract.profile) {
         (Platform::Volcano, Profile::Octopus) => {
-            (30, |c| c.is_alphanumeric() || "-_".contains(c), "letters of any script, digits, '-' and '_'")
+            (30, |c| is_seen(c) || "-_".contains(c), "letters of any script with their marks, digits, '-' and '_'")
         }
         (Platform::Kubeflow, Profile::Swarm) => (64, plain, "letters A–Z and a–z, digits and '-'"),
         (Platform::SageMaker, _) => (63, plain, "letters A–Z and a–z, digits and '-'"),
@@ -79,16 +80,17 @@ pub(super) fn problem(name: &str, spec: &JobSpec) -> Option<String> {
     if count > rule.most {
         let most = rule.most;
         return Some(format!(
-            "under contract {contract} a job's name has {most} characters at most, {name:?} has {count}"
+            "under contract {contract} a job's name has {most} characters at most, \"{name}\" has {count}"
         ));
     }
     if !rule.has_ends(name) {
         return Some(format!(
-            "under contract {contract} a job's name begins and ends with a letter or a digit, unlike {name:?}"
+            "under contract {contract} a job's name begins and ends with a letter or a digit, unlike \"{name}\""
         ));
     }
-    (!name.chars().all(rule.may))
-        .then(|| format!("under contract {contract} a job's name may hold {}: rename the file of {name:?}", rule.told))
+    (!name.chars().all(rule.may)).then(|| {
+        format!("under contract {contract} a job's name may hold {}: rename the file of \"{name}\"", rule.told)
+    })
 }
 
 /// The name that tasks are told: the job's own, which a job of a sweep has made to fit the platform's rule.

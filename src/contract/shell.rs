@@ -43,6 +43,29 @@ pub(super) enum Last {
     Quote(char),
 }
 
+/// What is open where a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Open {
+    Nothing,
+    /// Quotes.
+    Single,
+    Double,
+    /// A document in which a shell replaces what stands behind `$`, or one as it is, or a comment.
+    Document,
+    Comment,
+}
+
+/// The innermost of what is open: in `"$(echo ` it is nothing any more.
+pub(super) fn open_at_end(text: &str) -> Open {
+    let reader = Reader::read(text);
+    match (&reader.last, reader.open) {
+        (Last::Comment, Open::Nothing) => Open::Comment,
+        (Last::Document(_), Open::Nothing) if reader.is_literal => Open::Comment,
+        (Last::Document(_), Open::Nothing) => Open::Document,
+        (_, open) => open,
+    }
+}
+
 /// What a command runs, in the order in which each ends, so that what runs within a word comes before; of a text within as well, where a
 /// shell is given that.
 pub(super) fn commands(command: &Command) -> Vec<Vec<String>> {
@@ -126,12 +149,19 @@ struct Reader<'t> {
     due: VecDeque<(Word, bool)>,
     documents: Vec<String>,
     last: Last,
+    /// What of the innermost was open where the text ended, once it has.
+    open: Open,
+    has_ended: bool,
+    /// The last document was given as it is.
+    is_literal: bool,
 }
 
 impl<'t> Reader<'t> {
     fn read(rest: &'t str) -> Self {
         let (found, due, documents) = (Vec::new(), VecDeque::new(), Vec::new());
-        let mut reader = Self { rest, depth: DEPTH, found, due, documents, last: Last::Command };
+        let (last, open) = (Last::Command, Open::Nothing);
+        let mut reader =
+            Self { rest, depth: DEPTH, found, due, documents, last, open, has_ended: false, is_literal: false };
         reader.list('\0');
         reader
     }
@@ -143,6 +173,7 @@ impl<'t> Reader<'t> {
         loop {
             self.rest = self.rest.trim_start_matches(BLANKS);
             if self.rest.is_empty() {
+                self.ends_in(Open::Nothing);
                 break;
             }
             self.last = Last::Command;
@@ -195,6 +226,13 @@ impl<'t> Reader<'t> {
         }
     }
 
+    /// Whatever is around it is left only because nothing comes any more.
+    fn ends_in(&mut self, open: Open) {
+        if !self.has_ended {
+            (self.open, self.has_ended) = (open, true);
+        }
+    }
+
     fn take(&mut self, text: &str) -> bool {
         let rest = self.rest.strip_prefix(text);
         self.rest = rest.unwrap_or(self.rest);
@@ -222,6 +260,9 @@ impl<'t> Reader<'t> {
             word.is_quoted |= self.rest.starts_with(['\'', '"', '\\']) && !self.rest.starts_with("\\\n");
             if self.take("'") {
                 self.open('\'', !self.rest.contains('\''));
+                if !self.rest.contains('\'') {
+                    self.ends_in(Open::Single);
+                }
                 word.text.push_str(self.before('\''));
             } else if self.take("\"") {
                 let mut is_open = true;
@@ -232,6 +273,9 @@ impl<'t> Reader<'t> {
                     }
                 }
                 self.open('"', is_open);
+                if is_open {
+                    self.ends_in(Open::Double);
+                }
             } else {
                 self.piece(&mut word.text, |_| true);
             }
@@ -264,10 +308,13 @@ impl<'t> Reader<'t> {
             self.nested(')');
             return text.push('$');
         } else if self.depth > 0 && self.take("`") {
+            let is_closed = self.rest.contains('`');
             let inside = self.before('`');
             let behind = std::mem::replace(&mut self.rest, inside);
             self.nested('\0');
             self.rest = behind;
+            // Its end is not that of the text.
+            self.has_ended &= !is_closed;
             return text.push('$');
         }
         text.extend(self.letter());
@@ -278,6 +325,7 @@ impl<'t> Reader<'t> {
         while let Some((mark, has_tabs)) = self.due.pop_front() {
             let lines = std::iter::from_fn(|| self.line(&mark, has_tabs)).map(|line| line + "\n").collect();
             self.documents.push(lines);
+            self.is_literal = mark.is_quoted;
             self.last = Last::Document(mark.text);
         }
     }

@@ -4,17 +4,18 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::engine::local::LocalEngine;
 use crate::engine::{Engine, EngineError, Launched};
 use crate::gpu::{Gpus, Held};
 use crate::ids::TaskId;
-use crate::reconcile::{Event, Look, Outcome, Work};
+use crate::reconcile::{Event, Look, Outcome, PREPARES, Work};
 
 /// Preparations that may wait for registries and disks at once; more wait for their turn.
-static PREPARING: Semaphore = Semaphore::const_new(32);
+const AT_ONCE: usize = 32;
+static PREPARING: Semaphore = Semaphore::const_new(AT_ONCE);
 
 pub(super) fn spawn<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
     // The receiver is gone only when the daemon ends; the next one does the work again.
@@ -62,7 +63,7 @@ pub(super) fn measure(
 
 /// As [`spawn`], for what may take hours: not on a thread that stops and looks are waiting for.
 pub(super) async fn spawn_long<E: Engine>(work: Work, engine: Arc<E>, events: UnboundedSender<Event>) {
-    let Ok(turn) = PREPARING.acquire().await else { return };
+    let Some(turn) = turn(&work, &events).await else { return };
     let carry = {
         let (work, engine, events) = (work.clone(), engine.clone(), events.clone());
         move || {
@@ -73,6 +74,34 @@ pub(super) async fn spawn_long<E: Engine>(work: Work, engine: Arc<E>, events: Un
     if let Err(error) = std::thread::Builder::new().name("prepare".to_owned()).spawn(carry) {
         let error = EngineError(format!("cannot start a thread: {error}"));
         failed(work, &error).into_iter().for_each(|done| drop(events.send(Event::Done(done))));
+    }
+}
+
+/// Waits for a turn, and says so; whoever is no longer wanted needs none to find that out.
+async fn turn(work: &Work, events: &UnboundedSender<Event>) -> Option<Option<SemaphorePermit<'static>>> {
+    if let Ok(turn) = PREPARING.try_acquire() {
+        return Some(Some(turn));
+    }
+    let (Work::Prepare { prepare, .. } | Work::SetAside { prepare, .. }) = work else {
+        return PREPARING.acquire().await.ok().map(Some);
+    };
+    if let Work::Prepare { key, run, .. } = work {
+        let what = format!("waits for its turn: what {AT_ONCE} other runs need is being fetched");
+        drop(events.send(Event::Preparing { key: key.clone(), run: *run, what }));
+    }
+    let (tell, given_up) = oneshot::channel();
+    let _ending = prepare.given_up.ending(move || {
+        // Who has got a turn meanwhile does not listen.
+        let _ = tell.send(());
+    });
+    tokio::select! {
+        turn = PREPARING.acquire() => {
+            if let Work::Prepare { key, run, .. } = work {
+                drop(events.send(Event::Preparing { key: key.clone(), run: *run, what: PREPARES.to_owned() }));
+            }
+            turn.ok().map(Some)
+        }
+        _ = given_up => Some(None),
     }
 }
 

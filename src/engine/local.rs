@@ -392,7 +392,7 @@ impl LocalEngine {
     fn prepare_here(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
         self.check_network(run)?;
         self.carrier.check(run)?;
-        workdirs::prepare(&self.paths, run)?;
+        workdirs::prepare(&self.paths, run, tell)?;
         acquire::images(&self.paths, &self.images, run, tell)?;
         // An unknown user is told now, and copies of layers, where they are needed, are made before it is queued.
         shown::mounts(run, &self.paths, self.config.now().mounts_below.as_deref())?;

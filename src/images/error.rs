@@ -41,6 +41,8 @@ pub enum ImageError {
         #[source]
         source: io::Error,
     },
+    #[error("nobody wants it any more")]
+    Unwanted,
     #[error("the image store is busy: images are being brought in or started; try again when that is done")]
     Busy,
     #[error(transparent)]

@@ -37,7 +37,8 @@ impl Images {
         let registry = self.registry()?;
         let source = registry::Source { reference: &reference, credentials: credentials.as_ref() };
         let explain = |error| explain(error, &secrets);
-        let fetched = given.sources.runtime.block_on(registry.manifest(source)).map_err(explain)?;
+        let asked = progress.while_wanted(registry.manifest(source));
+        let fetched = given.sources.runtime.block_on(asked)?.map_err(explain)?;
         let (config, layers) = config::read(&fetched.config)?;
         let pin = self.layers.pin();
         let made_of = layers.iter().cloned().zip(fetched.layers.iter().map(|blob| blob.digest.clone()));
@@ -55,10 +56,13 @@ impl Images {
         // Each byte is fetched, then taken apart.
         progress.bytes.store(bytes.saturating_mul(2), Ordering::Relaxed);
         let fetch = Fetch { images: self, registry: &registry, source, progress, workspace: wanted.workspace };
-        let blobs = given.sources.runtime.block_on(fetch.all(missing)).map_err(|error| match error {
-            ImageError::Registry(error) => explain(error),
-            other => other,
-        })?;
+        let blobs =
+            given.sources.runtime.block_on(progress.while_wanted(fetch.all(missing)))?.map_err(
+                |error| match error {
+                    ImageError::Registry(error) => explain(error),
+                    other => other,
+                },
+            )?;
         let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &given.limits, progress);
         if unpacked.is_err() {
             // What makes no layer is not what a later pull goes on from.

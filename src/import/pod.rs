@@ -298,14 +298,22 @@ pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Ve
     let number =
         |name: &str, text: Option<String>| text.map(|text| quantity(&text).ok_or_else(|| bad(name, &text))).transpose();
     role.resources.cpu = number("cpu", cpu)?;
-    role.resources.gpu = number("nvidia.com/gpu", gpu)?.map(|count| count as u64);
+    // Kubernetes itself takes no parts of such a resource.
+    let whole = |name: &str, text: Option<String>| match number(name, text)? {
+        Some(count) if count.fract() != 0.0 => {
+            let of = if limits.is_known(name) { &limits } else { &requests };
+            Err(of.refuse(name, format!("is {count}, and only whole numbers of it can be had{}", part_of(name))))
+        }
+        count => Ok(count.map(|count| count as u64)),
+    };
+    role.resources.gpu = whole("nvidia.com/gpu", gpu)?;
     if let (Some(name), Some(text)) = (&slices, sliced) {
-        role.resources.gpu = number(name, Some(text))?.map(|count| count as u64);
+        role.resources.gpu = whole(name, Some(text))?;
         // Where a profile has a "+", a name of a resource has a ".".
         role.resources.mig = Some(name.replacen(SLICES, "", 1).replace(".me", "+me"));
     }
     if let Some((name, text)) = share {
-        role.resources.gpu_memory = number(name, Some(text))?.map(|mebibytes| Bytes::mib(mebibytes as u64));
+        role.resources.gpu_memory = whole(name, Some(text))?.map(Bytes::mib);
     }
     role.resources.memory = memory.map(|text| bytes(&text).ok_or_else(|| bad("memory", &text))).transpose()?;
     if role.resources.memory.is_none() {
@@ -334,6 +342,16 @@ pub(super) fn resources(mut asked: Fields, role: &mut DraftRole, losses: &mut Ve
     }
     asked.leave(&[], losses);
     Ok(())
+}
+
+/// What to write instead, where there is something.
+fn part_of(name: &str) -> &'static str {
+    match name {
+        "nvidia.com/gpu" => {
+            "; a part of one card is asked for by its memory, nvidia.com/gpumem, or by a slice, nvidia.com/mig-…"
+        }
+        _ => "",
+    }
 }
 
 /// What volumes of a kind become.

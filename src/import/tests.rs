@@ -773,4 +773,15 @@ fn what_pods_say_of_cards_is_carried() {
     assert_eq!(wanted("", "nvidia.com/mig-1g.10gb.me: 2"), (2, slice, None, without));
     let share = spec::GpuPart::Share { memory: crate::ids::Bytes::mib(20_000), over: spec::ShareOver::Stop };
     assert_eq!(wanted("", "nvidia.com/gpu: 1, nvidia.com/gpumem: 20000"), (1, share, None, without));
+    // Parts of what is counted are refused, as Kubernetes itself does.
+    for (limits, field) in [
+        ("nvidia.com/gpu: 500m", "nvidia.com/gpu"),
+        ("nvidia.com/gpu: 1500m", "nvidia.com/gpu"),
+        ("nvidia.com/mig-1g.10gb: 1.5", "nvidia.com/mig-1g.10gb"),
+        ("nvidia.com/gpu: 1, nvidia.com/gpumem: 20000.5", "nvidia.com/gpumem"),
+    ] {
+        let refused = refusal(&pod("", limits));
+        assert!(refused.contains(field) && refused.contains("only whole numbers"), "{limits}: {refused}");
+    }
+    assert_eq!(wanted("", "nvidia.com/gpu: 2000m").0, 2, "no part of one");
 }

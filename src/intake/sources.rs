@@ -65,6 +65,16 @@ impl Reader<'_> {
         let of = Of { owner, directory: directory_of(path) };
         let (overrides, passed_over) = self.overrides(&overrides_of(path), of)?;
         (stack.overrides, stack.passed_over) = (overrides, passed_over);
+        self.add_template(&mut stack, templates, Some(of))?;
+        Ok(stack)
+    }
+
+    /// Puts the template that they name below a job file and its overrides, as people see it.
+    pub fn lie_on_template(self, stack: &mut Stack, templates: &[PathBuf]) -> Result<(), Unread> {
+        self.add_template(stack, templates, None)
+    }
+
+    fn add_template(self, stack: &mut Stack, templates: &[PathBuf], of: Option<Of<'_>>) -> Result<(), Unread> {
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
             stack.template = self.template(&wanted, templates, of, &mut stack.passed_over)?;
             if stack.template.is_none() {
@@ -73,25 +83,25 @@ impl Reader<'_> {
                 stack.templates = names.filter(|name| name != wanted.as_str()).collect();
             }
         }
-        Ok(stack)
+        Ok(())
     }
 
     fn template(
         self,
         name: &JobName,
         directories: &[PathBuf],
-        of: Of<'_>,
+        of: Option<Of<'_>>,
         passed_over: &mut Vec<Diagnostic>,
     ) -> Result<Option<Layer>, Unread> {
         for directory in directories {
             let path = directory.join(format!("{name}{TEMPLATE_SUFFIX}"));
-            if let Some(told) = self.passes_over(&path, directory, of) {
+            if let Some(told) = of.and_then(|of| self.passes_over(&path, directory, of)) {
                 // The two directories are one in the default workspace.
                 passed_over.retain(|known| *known != told);
                 passed_over.push(told);
                 continue;
             }
-            match self.part(&path, Some(of)) {
+            match self.part(&path, of) {
                 Err(Unread::Missing) => {}
                 other => return other.map(|(layer, _)| Some(layer)),
             }

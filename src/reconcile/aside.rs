@@ -1,7 +1,7 @@
 //! What is set aside for a run that is wanted and cannot begin yet, since another one is not over or as many wait as may: its
 //! code and the versions of its data, as they are when it is wanted. It sees these, whatever becomes of them until it begins.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::world::Job;
 use super::{Reconciler, Spec, Work, identity_of};
@@ -15,7 +15,13 @@ use crate::store::record::{AsideRecord, SourceRecord};
 #[derive(Debug, Default)]
 pub(super) struct Asides {
     asked: Option<u64>,
-    under_way: BTreeSet<u64>,
+    under_way: BTreeMap<u64, GivenUp>,
+}
+
+impl Asides {
+    pub(super) fn under_way(&self, number: u64) -> Option<GivenUp> {
+        self.under_way.get(&number).cloned()
+    }
 }
 
 impl Job {
@@ -29,7 +35,7 @@ impl Job {
     /// The open run is to be made of what is not there yet.
     pub(super) fn is_being_set_aside(&self) -> bool {
         let aside = self.open_run().and_then(|run| run.record.aside);
-        aside.is_some_and(|number| self.asides.under_way.contains(&number))
+        aside.is_some_and(|number| self.asides.under_way.contains_key(&number))
     }
 
     /// What is set aside for the next run was asked for, and is not put off until there is room.
@@ -75,16 +81,17 @@ impl<S: Store> Reconciler<S> {
         let Some(number) = job.record.aside.as_ref().map(|aside| aside.number) else { return };
         let run = job.record.last_run + 1;
         let Some((source, spec)) = job.put_off().filter(|_| job.asides.asked != Some(number)) else { return };
+        let given_up = GivenUp::default();
         let prepare = Prepare {
             identity: identity_of(key, run, source.owner.uid, 0),
             owner: source.owner,
             spec: JobSpec::clone(spec),
             text: source.text.clone(),
-            given_up: GivenUp::default(),
+            given_up: given_up.clone(),
             aside: None,
         };
         job.asides.asked = Some(number);
-        job.asides.under_way.insert(number);
+        job.asides.under_way.insert(number, given_up);
         self.works.push(Work::SetAside { key: key.clone(), number, prepare });
     }
 
@@ -124,10 +131,11 @@ impl<S: Store> Reconciler<S> {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let Some(AsideRecord { number, .. }) = job.record.aside.take() else { return };
         self.dirty.insert(key.clone());
-        // What is under way goes when it is there.
-        if !job.asides.under_way.contains(&number) {
-            let run = job.record.last_run + 1;
-            self.works.push(Work::DropAside { key: key.clone(), run, number });
+        let run = job.record.last_run + 1;
+        match job.asides.under_way.get(&number) {
+            // What is there all the same goes when that is over.
+            Some(given_up) => self.works.push(Work::GiveUp(given_up.clone())),
+            None => self.works.push(Work::DropAside { key: key.clone(), run, number }),
         }
     }
 }

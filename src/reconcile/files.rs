@@ -1,7 +1,7 @@
 //! What job files do to jobs, and what state a job is in.
 
 use super::world::Job;
-use super::{Reconciler, Work};
+use super::{PREPARES, Reconciler};
 use crate::ids::JobKey;
 use crate::intake::Arrival;
 use crate::report::{Facts, JobReport};
@@ -55,6 +55,7 @@ impl<S: Store> Reconciler<S> {
             self.tell_of_edit(key);
         }
         self.settle(key);
+        self.tell_those_awaiting(key);
         // What is told has the state that comes of the file: before, a job without a run would be told as stopped.
         if repaired {
             self.note(key, "the job file is valid again".to_owned());
@@ -86,11 +87,11 @@ impl<S: Store> Reconciler<S> {
         let Some(run) = job.open_run_mut() else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Failed { reason: why.to_string() }, at: now });
         run.record.refused_at_last = true;
-        let (preparation, is_first, owner) = (run.preparation.take(), run.record.number == 1, run.record.source.owner);
+        let (is_first, owner) = (run.record.number == 1, run.record.source.owner);
         if is_first {
             (job.record.source, job.spec) = (None, None);
         }
-        self.works.extend(preparation.map(Work::GiveUp));
+        self.give_up(key);
         self.deliver(key);
         self.refused(key, Some(owner), vec![why]);
         self.settle(key);
@@ -125,6 +126,8 @@ impl<S: Store> Reconciler<S> {
         job.record.invalid = diagnostics;
         let kept = if job.record.source.is_some() { "; its last good version stays in force" } else { "" };
         self.note(key, format!("the job file cannot be used: {first}{kept}"));
+        // They tell so.
+        self.tell_those_awaiting(key);
     }
 
     pub(super) fn file_removed(&mut self, key: &JobKey) {
@@ -207,10 +210,7 @@ impl<S: Store> Reconciler<S> {
             }
             None if run.no_room.is_some() => (State::Waiting, self.why_no_room(key).unwrap_or_default()),
             None if run.held_back.is_some() => (State::Waiting, run.held_back.clone().unwrap_or_default()),
-            None => (
-                State::Waiting,
-                run.preparing.clone().unwrap_or_else(|| "its code and image are made ready".to_owned()),
-            ),
+            None => (State::Waiting, run.preparing.clone().unwrap_or_else(|| PREPARES.to_owned())),
         }
     }
 

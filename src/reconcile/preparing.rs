@@ -9,6 +9,9 @@ use crate::status::Verdict;
 use crate::store::Store;
 use crate::store::record::{RunEnd, Unprepared};
 
+/// What is said of a run that is made ready until more is known.
+pub const PREPARES: &str = "its code and image are made ready";
+
 impl<S: Store> Reconciler<S> {
     /// Not while there is little room, which it takes as well; when there is more, what waits for it is gone through.
     pub(super) fn prepare(&mut self, key: &JobKey) {
@@ -31,6 +34,14 @@ impl<S: Store> Reconciler<S> {
             aside: run.record.aside,
         };
         self.works.push(Work::Prepare { key: key.clone(), run: run.record.number, prepare });
+    }
+
+    /// What is under way for the run that is over now, or what is set aside for it.
+    pub(super) fn give_up(&mut self, key: &JobKey) {
+        let Some(job) = self.jobs.get_mut(key) else { return };
+        let Some(run) = job.run.as_mut() else { return };
+        let aside = run.record.aside.and_then(|number| job.asides.under_way(number));
+        self.works.extend(run.preparation.take().into_iter().chain(aside).map(Work::GiveUp));
     }
 
     pub(super) fn preparing(&mut self, key: &JobKey, number: u32, told: Told) {

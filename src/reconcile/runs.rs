@@ -1,10 +1,10 @@
 //! Which run a job has: what its file and people want of it, brought in line with its record.
 
-use super::world;
 use super::world::Job;
-use super::{Reconciler, Work};
+use super::{Reconciler, world};
 use crate::ids::JobKey;
 use crate::plan;
+use crate::spec::DesiredState;
 use crate::status::{StopCause, StopHow, Verdict};
 use crate::store::Store;
 use crate::store::record::{RunEnd, RunRecord, TaskPhase, TaskRecord};
@@ -69,25 +69,27 @@ impl<S: Store> Reconciler<S> {
         let verdict = Verdict::Stopped { cause };
         let message = format!("{verdict}, before it started");
         run.record.ended = Some(RunEnd { verdict, at: now });
-        self.works.extend(run.preparation.take().map(Work::GiveUp));
+        self.give_up(key);
         // An earlier attempt may have written something.
         self.deliver(key);
         self.note(key, message);
         self.tell_those_awaiting(key);
     }
 
-    /// A run that has never started makes way for the newer version of its file.
+    /// A run that has never started makes way for the newer version of its file, and one that is held for another that is asked for.
     pub(super) fn replace_outdated(&mut self, key: &JobKey) {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(key) else { return };
-        if !job.is_outdated() {
+        let is_outdated = job.is_outdated();
+        if !is_outdated && !(job.desired() == DesiredState::Held && job.follows().is_some()) {
             return;
         }
         let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };
         run.record.ended = Some(RunEnd { verdict: Verdict::Stopped { cause: StopCause::Replaced }, at: now });
-        self.works.extend(run.preparation.take().map(Work::GiveUp));
+        self.give_up(key);
         self.deliver(key);
-        self.note(key, "replaced by a newer version of its file before it started".to_owned());
+        let by = if is_outdated { "a newer version of its file" } else { "a new run that was asked for" };
+        self.note(key, format!("replaced by {by} before it started"));
     }
 
     /// A run that waits, of a file that this version refuses, would start as something else: it is over.

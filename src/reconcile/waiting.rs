@@ -4,6 +4,7 @@
 use super::Reconciler;
 use super::world::Job;
 use crate::ids::{JobKey, Timestamp};
+use crate::spec::DesiredState;
 use crate::status::Verdict;
 use crate::store::Store;
 
@@ -98,12 +99,19 @@ impl<S: Store> Reconciler<S> {
             return Some(format!("waits for job {key}, which does not exist yet"));
         };
         let end = job.run.as_ref().and_then(|run| run.record.ended.as_ref());
+        let invalid = job.record.invalid.first().map(|why| format!("its file is invalid: {why}"));
         match end.map(|end| &end.verdict) {
             Some(Verdict::Succeeded { .. }) => None,
-            Some(verdict) => Some(format!(
-                "waits for job {key} to succeed; its newest run did not: {verdict}; `trainyard rerun {key}` runs it again"
-            )),
-            None => Some(format!("waits for job {key} to succeed")),
+            Some(verdict) => {
+                let helps = invalid.unwrap_or_else(|| format!("`trainyard rerun {key}` runs it again"));
+                Some(format!("waits for job {key} to succeed; its newest run did not: {verdict}; {helps}"))
+            }
+            None => {
+                let held = "it is held by state = \"held\" in its job file".to_owned();
+                let why = invalid.or((job.desired() == DesiredState::Held).then_some(held));
+                let why = why.map(|why| format!("; {why}")).unwrap_or_default();
+                Some(format!("waits for job {key} to succeed{why}"))
+            }
         }
     }
 

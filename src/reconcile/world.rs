@@ -180,7 +180,7 @@ impl Job {
     /// Its place in the queue, if it may start.
     pub(super) fn waiting(&self, key: &JobKey, now: Timestamp, sizes: &Sizes) -> Option<(Place, Waiting)> {
         let run = self.open_run()?;
-        let held = self.desired() == DesiredState::Held && run.record.attempts.is_empty();
+        let held = self.desired() == DesiredState::Held;
         let not_yet = run.held_back.is_some()
             || run.no_room.is_some()
             || run.awaited.is_some()

@@ -37,6 +37,8 @@ for what in ${list:+"$list"} ${package:+"$package"}; do echo "trainyard: install
 own=$place/env/bin/python
 "$own" -m pip --version > /dev/null 2>&1 || "$own" -m ensurepip > /dev/null 2>> "$place/errors" ||
     fail "the image has no pip"
+# As pip itself waits for no server that says nothing, nor does the git that it runs.
+export GIT_HTTP_LOW_SPEED_LIMIT="${GIT_HTTP_LOW_SPEED_LIMIT:-1}" GIT_HTTP_LOW_SPEED_TIME="${GIT_HTTP_LOW_SPEED_TIME:-60}"
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_PROGRESS_BAR=off PIP_ROOT_USER_ACTION=ignore
 set -- ${package:+.} ${list:+-r "$list"}
 [ -z "$package" ] || cd "$package" || fail "there is no $package"

@@ -56,16 +56,22 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
         .attach(&open(&places.scratch).map_err(failed("the scratch layer"))?)
         .map_err(failed("the scratch layer"))?;
     places.overlays(root, layers)?;
-    let ids = Ids {
-        uid: outside(&launch.ids.users, 0).unwrap_or_default(),
-        gid: outside(&launch.ids.groups, 0).unwrap_or_default(),
+    let of = |(user, group)| Ids {
+        uid: outside(&launch.ids.users, user).unwrap_or_default(),
+        gid: outside(&launch.ids.groups, group).unwrap_or_default(),
     };
+    let ids = of((0, 0));
     let inside = Rooted::open(&places.root).map_err(failed("the root"))?;
     kernel_files(&inside, ids, &root.shm, shm)?;
     let own = root.overlays.iter().map(|overlay| overlay.target.as_path());
     for place in own.chain(["", "/dev", "/dev/shm"].map(Path::new)) {
         let allowed = inside.handle(place).and_then(|place| inside.allow_making_on(place));
         allowed.map_err(failed(place.display().to_string()))?;
+    }
+    let is_in_mount = |path: &PathBuf| root.mounts.iter().any(|mount| path.starts_with(&mount.target));
+    // Before what is mounted below them: the way to a mount, where it is missing, is made as root's.
+    for directory in root.directories.iter().filter(|path| !is_in_mount(path)) {
+        inside.directory(directory, of(root.user)).map_err(failed(directory.display().to_string()))?;
     }
     for (mount, detached) in root.mounts.iter().zip(binds) {
         let placed = match &mount.scratch {
@@ -94,7 +100,7 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
             .map_err(failed(file.path.display().to_string()))?;
     }
     for directory in &root.directories {
-        inside.directory(directory, ids).map_err(failed(directory.display().to_string()))?;
+        inside.directory(directory, of(root.user)).map_err(failed(directory.display().to_string()))?;
     }
     inside.handle(Path::new("/dev/shm")).map_err(failed("/dev/shm"))
 }

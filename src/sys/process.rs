@@ -12,7 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 pub use program::{
-    Child, Launch, SealedProgram, Streams, begin_anew, run_tool, run_within, start_companion, start_to_write,
+    Child, Launch, SealedProgram, Streams, begin_anew, run_tool, run_tool_in_group, run_within, start_companion,
+    start_to_write,
 };
 pub use rights::{
     Kept, become_user, drop_own_capabilities, give_up_resource_override, groups_of, is_group_of_one, name_of,

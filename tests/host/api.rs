@@ -384,7 +384,11 @@ fn what_the_machine_or_the_workspace_cannot_have_is_refused_before_it_is_written
         "{told}"
     );
     // What would run is shown all the same.
-    assert!(told.contains(&format!("{file}: is right, but has no room here\n")) && told.ends_with("true\n"), "{told}");
+    assert!(
+        told.contains(&format!("{file}: is right by itself, but cannot run here as it is\n"))
+            && told.ends_with("true\n"),
+        "{told}"
+    );
     let effective = instance.cli(&["check", "--effective", &file]);
     let told = String::from_utf8_lossy(&effective.stdout).into_owned();
     assert!(effective.status.code() == Some(1) && told.contains("cpu = "), "{told}");

@@ -1,10 +1,11 @@
 //! Every shipped example runs: each is a script in the idiom of its platform that looks for what that platform promises.
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
 use super::support::images::small;
-use super::support::{Instance, has_tools, wait_for};
+use super::support::{Instance, has_tools, text, wait_for};
 
 fn examples() -> Vec<(String, String)> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("jobs.d/examples");
@@ -204,5 +205,99 @@ fn a_program_sees_variables_that_no_shell_can_name_whatever_starts_it() {
     let log = instance.log("array", "a.b-0");
     assert!(report["state"] == "succeeded" && log.contains("\nPAI_HOST_IP_a.b_0="), "{report:#}\n{log}");
     assert!(!instance.ok(&["events", "array"]).contains("no bash"));
+    instance.shutdown();
+}
+
+/// Writes into each directory that a variable names, beside the code, and where a platform lets scripts write without a variable;
+/// tells where that cannot be done.
+const WRITES: &str = r#"
+/bin/busybox env > /tmp/told
+while IFS="=" read -r name value; do
+    case "$value" in /?*) ;; *) continue ;; esac
+    [ -d "$value" ] || continue
+    (: > "$value/of-$name") 2> /dev/null || echo "cannot write into $name, $value"
+done < /tmp/told
+for place in . sub; do (: > "$place/beside") 2> /dev/null || echo "cannot write beside the code, $place"; done
+if [ -d /cache ]; then /bin/busybox mkdir /cache/data && (: > /cache/data/x) || echo "cannot write into /cache"; fi
+"#;
+
+#[test]
+fn whoever_a_script_runs_as_it_writes_where_its_platform_lets_it() {
+    let test = "whoever_a_script_runs_as_it_writes_where_its_platform_lets_it";
+    if !has_tools(test, &["umoci", "busybox"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(test, "[limits]\ncpu = 64\nmemory = \"64GiB\"\n") else { return };
+    let space = instance.root().join("var/lib/trainyard/workspaces/default");
+    fs::create_dir_all(space.join("datasets/numbers")).unwrap();
+    fs::write(space.join("datasets/numbers/part-0.csv"), "1,2,3\n").unwrap();
+    fs::create_dir_all(space.join("code/c/sub")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let image = small(dir.path(), &["--config.user=1000:100"], |root| {
+        std::os::unix::fs::symlink("/bin/busybox", root.join("bin/sh")).unwrap();
+        fs::create_dir(root.join("tmp")).unwrap();
+        fs::set_permissions(root.join("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+    });
+    let listed = instance.ok(&["contract", "ls", "--json"]);
+    let contracts: Vec<String> = listed
+        .lines()
+        .map(|line| text(&serde_json::from_str::<serde_json::Value>(line).unwrap()["contract"]))
+        .filter(|contract| contract != "native")
+        .collect();
+    assert!(contracts.len() > 20, "{listed}");
+    for by_file in [false, true] {
+        for contract in &contracts {
+            let name = format!("{}-{by_file}", contract.replace('/', "-"));
+            // An output of Azure's is there as well.
+            let output =
+                if contract == "azureml" { "(: > ${{outputs.model}}/x) || echo cannot write an output" } else { "" };
+            let (image, user) = match by_file {
+                false => (image.as_str(), ""),
+                true => ("host", "user = \"1000:1000\"\n"),
+            };
+            let job = format!(
+                "contract = \"{contract}\"\nimage = {image:?}\n{user}code = \"c\"\ndatasets = [\"numbers\"]\n\
+                 command = [\"/bin/sh\", \"-c\", {:?}]\n",
+                format!("{WRITES}{output}")
+            );
+            let file = instance.jobs_d().join(format!(".{name}.new"));
+            fs::write(&file, job).unwrap();
+            chown(&file, Some(4321), Some(4322)).unwrap();
+            fs::rename(file, instance.jobs_d().join(format!("{name}.toml"))).unwrap();
+        }
+    }
+    // What is given to a script to be read, and what is of its image.
+    let is_to_be_read = |line: &str| {
+        let places = [
+            "/dataset",
+            "/input",
+            "/opt/ml/input",
+            "/ml/input",
+            "/gcs/numbers",
+            "/data/data",
+            "/home/work/data",
+            "/mnt/input",
+        ];
+        let at = line.rsplit(", ").next().unwrap_or_default();
+        places.iter().any(|place| at.starts_with(place)) || ["/root", "/", "/pai/code"].contains(&at)
+    };
+    for by_file in [false, true] {
+        for contract in &contracts {
+            let name = format!("{}-{by_file}", contract.replace('/', "-"));
+            let report = instance.wait_end(&name, 1);
+            let log = instance.log(&name, "main-0");
+            assert_eq!(report["state"], "succeeded", "{name}: {report:#} {log}");
+            let lines: Vec<&str> = log.lines().filter(|line| !is_to_be_read(line)).collect();
+            assert_eq!(lines, [""; 0], "{name}: {log}");
+            let mut open = vec![instance.run_dir(&name, 1).join("output")];
+            while let Some(path) = open.pop() {
+                let found = fs::symlink_metadata(&path).unwrap();
+                assert_eq!((found.uid(), found.gid()), (4321, 4322), "{}", path.display());
+                if found.is_dir() {
+                    open.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+                }
+            }
+        }
+    }
     instance.shutdown();
 }

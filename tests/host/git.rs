@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::support::images::in_network;
-use super::support::{ChildGuard, Instance, has_tools, text};
+use super::support::{ChildGuard, Instance, has_tools, pids_with, processes_with, text, wait_for};
 
 /// Serves the repositories of a directory by `git http-backend`; what lies in `private/` wants a login.
 const SERVER: &str = r#"
@@ -210,5 +210,66 @@ fn code_comes_from_repositories_by_branch_tag_and_commit_and_is_noted() {
     let kept = Command::new("grep").args(["-rIl", "s3cr"]).arg(instance.root().join("var")).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&kept.stdout), "");
     assert!(!instance.journal().contains("s3cr"));
+    instance.shutdown();
+}
+
+/// Takes connections and says nothing.
+const SILENT: &str = r#"
+import socket
+server = socket.create_server(('127.0.0.1', 8419), backlog=100)
+print('up', flush=True)
+kept = []
+while True:
+    kept.append(server.accept())
+"#;
+
+#[test]
+fn git_ends_with_the_job_that_wants_it_and_who_waits_for_a_turn_is_told_so() {
+    const TEST: &str = "git_ends_with_the_job_that_wants_it_and_who_waits_for_a_turn_is_told_so";
+    if !has_tools(TEST, &["git", "ip", "setpriv", "prlimit"]) {
+        return;
+    }
+    let Some(instance) = Instance::start(TEST, "") else { return };
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("open/x"));
+    let _server = serve(&instance, dir.path());
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/proc/{}/ns/net", instance.network_holder()));
+    let _silent = ChildGuard::ready(command.args(["/usr/bin/python3", "-c", SILENT]), "up");
+    let silent = format!("http://127.0.0.1:8419/silent-{}", std::process::id());
+    let gits = || processes_with(&silent);
+    let job = |url: &str| format!("command = 'cat train.py'\ncode = {{ git = \"{url}\" }}\n");
+    // As many as are made ready at once.
+    let values: Vec<usize> = (1..=32).collect();
+    instance.drop_job("many", &format!("{}sweep.env.X = {values:?}\n", job(&silent)));
+    let reason = |job: &str| instance.report(job).map(|report| text(&report["reason"])).unwrap_or_default();
+    wait_for("all of them to be fetched", || {
+        let fetches = |number: &usize| reason(&format!("many~{number}")) == format!("fetches its code from {silent}");
+        (values.iter().all(fetches) && gits().iter().any(|git| git.contains("git-remote-http"))).then_some(())
+    });
+    let (pid, _) = pids_with(&silent).into_iter().find(|(_, git)| git.contains("git-remote-http")).unwrap();
+    let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
+    assert!(
+        environment.contains("GIT_HTTP_LOW_SPEED_TIME=60\0") && environment.contains("GIT_HTTP_LOW_SPEED_LIMIT=1\0")
+    );
+    let good = job("http://127.0.0.1:8418/open/x/.git");
+    instance.drop_job("good", &good);
+    instance.drop_job("unwanted", &good);
+    for job in ["good", "unwanted"] {
+        wait_for("the word on its turn", || reason(job).starts_with("waits for its turn: ").then_some(()));
+    }
+    instance.ok(&["stop", "unwanted"]);
+    instance.wait_state("unwanted", "stopped");
+    instance.ok(&["stop", "many"]);
+    wait_for("their gits to end", || gits().is_empty().then_some(()));
+    assert_eq!(instance.wait_end("good", 1)["state"], "succeeded");
+    assert_eq!(instance.state("many~1"), "stopped");
+    // What is set aside for a run that is to follow ends with the wish for it.
+    instance.drop_job("next", "command = 'sleep 1000'");
+    instance.wait_state("next", "running");
+    instance.drop_job("next", &job(&silent));
+    wait_for("what is set aside", || (!gits().is_empty()).then_some(()));
+    instance.drop_job("next", "command = 'sleep 1000'");
+    wait_for("its git to end", || gits().is_empty().then_some(()));
     instance.shutdown();
 }

@@ -112,6 +112,10 @@ fn a_job_becomes_a_sweep_and_back_and_nobody_takes_a_name_from_another() {
         let told = String::from_utf8_lossy(&instance.cli(&["ps"]).stderr).into_owned();
         told.contains("grid~1.toml: its name is that of a job of grid.toml").then_some(())
     });
+    let checked = instance.cli(&["check", &instance.jobs_d().join("grid~1.toml").display().to_string()]);
+    let told = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(told.contains("which is a sweep; rename it") && !told.contains("room"), "{told}");
+    assert_eq!(checked.status.code(), Some(1));
     fs::remove_file(instance.jobs_d().join("grid~1.toml")).unwrap();
     instance.drop_job("taken~1", "command = 'sleep 600'");
     instance.wait_state("taken~1", "running");

@@ -198,16 +198,16 @@ fn jobs_are_made_of_templates_and_of_other_jobs() {
     let Some(instance) = Instance::start("jobs_are_made_of_templates_and_of_other_jobs", "") else { return };
     put(&instance, "say.template.toml", DDP);
     let file = |name: &str| instance.jobs_d().join(name);
-    for (arguments, expected) in [
-        (&["seconds=1"][..], "needs `with.word`"),
-        (&["word=x", "seconds=2000"], "must be at most 1000"),
-        (&["word=x", "seconds=soon"], "takes an integer"),
-        (&["wrod=x"], "no parameter \"wrod\"; it has word, seconds"),
+    for (arguments, code, expected) in [
+        (&["seconds=1"][..], 1, "needs `with.word`"),
+        (&["word=x", "seconds=2000"], 1, "must be at most 1000"),
+        (&["word=x", "seconds=soon"], 1, "takes an integer"),
+        (&["wrod=x"], 2, "no parameter \"wrod\"; it has word, seconds"),
     ] {
         let values = arguments.iter().flat_map(|value| ["-p", value]);
         let all: Vec<&str> = ["new", "job", "--template", "say"].into_iter().chain(values).collect();
         let refused = instance.cli(&all);
-        assert_eq!(refused.status.code(), Some(1), "{arguments:?}");
+        assert_eq!(refused.status.code(), Some(code), "{arguments:?}");
         assert!(stderr(&refused).contains(expected), "{}", stderr(&refused));
         assert!(!file("job.toml").exists());
     }
@@ -376,5 +376,47 @@ fn new_asks_at_a_terminal_for_what_a_template_or_a_job_takes() {
     let output = instance.cli(&["new", "none"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("--template"), "{}", stderr(&output));
+    instance.shutdown();
+}
+
+#[test]
+fn who_makes_a_job_is_told_what_check_tells_and_what_cannot_run_is_not_written() {
+    let test = "who_makes_a_job_is_told_what_check_tells_and_what_cannot_run_is_not_written";
+    let Some(instance) = Instance::start(test, "[limits]\ncpu = 16\nmemory = \"16GiB\"\n") else { return };
+    instance.make_workspace("vision", 0, 0o755);
+    let directory = tempfile::tempdir().unwrap();
+    let from = |text: &str| {
+        let file = directory.path().join("from.toml");
+        fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let job = |name: &str| instance.jobs_d().join(format!("{name}.toml"));
+    let open = from("state = \"held\"\ncommand = \"echo 'a\"\n");
+    let warned = instance.cli(&["new", "open", "--from", &open]);
+    assert_eq!(warned.status.code(), Some(0), "{}", stderr(&warned));
+    assert!(stderr(&warned).contains("of `command` is not closed") && job("open").exists(), "{}", stderr(&warned));
+    let warned = instance.cli(&["clone", "open", "twin"]);
+    assert!(warned.status.success() && stderr(&warned).contains("of `command` is not closed"), "{}", stderr(&warned));
+    let large = from("state = \"held\"\ncommand = \"true\"\nresources.cpu = 1000\n");
+    let refused = instance.cli(&["new", "large", "--from", &large]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("1000 cpu of 16") && !job("large").exists(), "{}", stderr(&refused));
+    // What it is made of is looked for where it comes to lie.
+    put(&instance, "vision/own.template.toml", "command = \"echo ${word}\"\n[template.params.word]\n");
+    put(&instance, "vision/mine.toml", "state = \"held\"\ntemplate = \"own\"\nwith.word = \"a\"\n");
+    put(&instance, "vision/mine.toml.d/1.toml", "with.word = \"b\"\n");
+    let refused = instance.cli(&["clone", "vision/mine", "mine"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("template") && !job("mine").exists(), "{}", stderr(&refused));
+    assert!(!instance.jobs_d().join("mine.toml.d").exists());
+    instance.ok(&["clone", "vision/mine", "vision/other"]);
+    assert!(job("vision/other").exists());
+    // At a terminal as well.
+    if !has_tools(test, &["script"]) {
+        return;
+    }
+    let typed = [&["", "", "", "echo 'b"][..], &[""; 8], &["s"]].concat();
+    let shown = at_terminal(&instance, directory.path(), "new asked", &typed);
+    assert!(shown.contains("of `command` is not closed") && job("asked").exists(), "{shown}");
     instance.shutdown();
 }

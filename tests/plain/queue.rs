@@ -29,6 +29,7 @@ use super::simulation;
 
 mod cards;
 mod devices;
+mod held;
 mod lacking;
 mod lost;
 mod owners;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trainyard::ids::WorkspaceName;
-use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Sources, Wanted, Workspaces};
+use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Progress, Sources, Wanted, Workspaces};
 use trainyard::sys::process::SealedProgram;
 
 use crate::server::*;
@@ -188,4 +188,42 @@ fn what_was_downloaded_from_one_repository_serves_no_other() {
         server.seen()
     );
     pull(&images, &server, "team:private", "vision").expect("whoever may read it there has it");
+}
+
+#[test]
+fn a_pull_that_is_given_up_ends_at_once_whatever_it_waits_for() {
+    if !support::can_run("a_pull_that_is_given_up_ends_at_once_whatever_it_waits_for") {
+        return;
+    }
+    let wanted = layer("large");
+    for (hangs, told) in [("manifests".to_owned(), "the manifest"), (end_of(&wanted), "a layer")] {
+        let mut site = Site::default();
+        put(&mut site, "one", &[&wanted]);
+        let signs = Arc::new(Signs::default());
+        let asked = signs.clone();
+        let server = Server::start(move |request| {
+            let reply = site.reply(request);
+            match request.path.contains(&hangs) {
+                true => {
+                    asked.give("asked");
+                    reply.cut(5).hang()
+                }
+                false => reply,
+            }
+        });
+        let (_runtime, _dir, images) = store(&server);
+        let progress = Arc::new(Progress::default());
+        let begun = Instant::now();
+        let pulled = std::thread::scope(|scope| {
+            let pulling = scope.spawn(|| {
+                let (name, kind) = (format!("{}/a:one", server.host()), Kind::Mine { workspace: "w".to_owned() });
+                images.pull(&Wanted { name: &name, workspace: "w", kind: &kind, uid: 0, for_run: false }, &progress)
+            });
+            signs.wait_for("asked");
+            progress.give_up();
+            pulling.join().unwrap()
+        });
+        assert!(matches!(pulled, Err(ImageError::Unwanted)), "{told}: {pulled:?}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{told}: a registry may be silent for longer");
+    }
 }

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use super::super::Exit;
 use super::super::output::{self, Format};
 use super::super::shelf::{Shelf, put, tell};
-use super::written;
+use super::{check, is_good, written};
+use crate::api::client::Client;
 use crate::ids::JobKey;
 use crate::spec::keys::{KEYS, Key, Kind, lookup};
 use crate::spec::template::{Param, Template};
@@ -86,6 +87,7 @@ fn prompt(takes: &str) -> String {
 
 /// The job as far as it has been told, and where answers come from.
 pub(super) struct Questions<'a, R> {
+    pub(super) client: &'a Client,
     pub(super) shelf: &'a Shelf,
     pub(super) job: &'a JobKey,
     pub(super) path: &'a Path,
@@ -96,7 +98,7 @@ pub(super) struct Questions<'a, R> {
 
 impl<R: BufRead> Questions<'_, R> {
     /// Asks for all of it, and does what is wanted with it.
-    pub(super) fn run(
+    pub(super) async fn run(
         mut self,
         template: Option<&str>,
         depth: Depth,
@@ -121,7 +123,7 @@ impl<R: BufRead> Questions<'_, R> {
             }
         }
         self.keys(depth)?;
-        self.finish(over, format)
+        self.finish(over, format).await
     }
 
     fn choose_template(&mut self, given: Option<&str>) -> anyhow::Result<()> {
@@ -252,10 +254,9 @@ impl<R: BufRead> Questions<'_, R> {
         }
     }
 
-    fn finish(mut self, over: bool, format: Format) -> anyhow::Result<Exit> {
-        let found = self.errors(&self.text)?;
-        if !found.is_empty() {
-            tell(&found);
+    async fn finish(mut self, over: bool, format: Format) -> anyhow::Result<Exit> {
+        let stack = self.stack(&self.text)?;
+        if !is_good(&check::judge(self.client, self.shelf, self.path, &stack, &self.job.job).await) {
             return Ok(Exit::Failure);
         }
         output::line(&format!("\n{}:\n\n{}", self.job, escape_lines(&self.text)))?;
@@ -392,8 +393,8 @@ mod tests {
         assert_eq!((part("a-b"), part("训 练")), ("a-b".to_owned(), "\"训 练\"".to_owned()));
     }
 
-    #[test]
-    fn a_strategy_is_asked_for_after_a_framework_and_what_cannot_be_written_ends_nothing() {
+    #[tokio::test]
+    async fn a_strategy_is_asked_for_after_a_framework_and_what_cannot_be_written_ends_nothing() {
         let root = tempfile::tempdir().unwrap();
         let shelf = Shelf::open(root.path()).unwrap();
         let job = "j".parse().unwrap();
@@ -403,10 +404,11 @@ mod tests {
         // The framework is the first that is told; then all defaults.
         let typed = format!("\n\n\n\npytorch\nmaster-worker\n{}s\nq\n", "\n".repeat(6));
         let (input, text) = (typed.as_bytes(), String::new());
-        let mut questions = Questions { shelf: &shelf, job: &job, path: &path, input, text, template: None };
+        let client = &Client::new(&root.path().join("no.sock"));
+        let mut questions = Questions { client, shelf: &shelf, job: &job, path: &path, input, text, template: None };
         questions.keys(Depth::Basic).unwrap();
         assert_eq!(questions.text, "framework = \"pytorch\"\nstrategy = \"master-worker\"\n");
-        let ended = questions.finish(false, Format::People).unwrap_err();
+        let ended = questions.finish(false, Format::People).await.unwrap_err();
         assert_eq!(ended.to_string(), "nothing was written", "asked again, and answered");
     }
 

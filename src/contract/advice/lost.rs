@@ -5,7 +5,7 @@ use super::super::shell::{self, Last, Word};
 use super::super::{Sample, Task};
 use super::Advice;
 use crate::spec::strategy::starts_servers;
-use crate::spec::{Command, Framework, Image, JobSpec, Role, Strategy};
+use crate::spec::{Command, Framework, Image, JobSpec, Main, Platform, Role, Strategy};
 
 /// Roles that hold parameters for others.
 const SERVERS: [&str; 4] = ["ps", "pserver", "pservers", "server"];
@@ -26,8 +26,16 @@ pub(super) fn roles(spec: &JobSpec) -> Option<Advice> {
         None if strategy == Strategy::Ps && !name.is_empty() && workers > 1 && !starts_servers(spec.contract) => {
             format!("strategy \"{strategy}\" keeps parameters on servers, and no role is one: add [roles.{name}]")
         }
+        // It may be what the framework means where the file names none.
         Some(server) if strategy == Strategy::AllReduce => {
-            format!("strategy \"{strategy}\" asks no servers, yet role {} is started: take it out", server.name)
+            let helps = match framework.strategies().contains(&Strategy::Ps) {
+                true => "write strategy = \"ps\" where it keeps parameters, else take it out",
+                false => "take it out",
+            };
+            format!(
+                "{framework} trains by strategy \"{strategy}\" here, which asks no servers, yet role {} is started: {helps}",
+                server.name
+            )
         }
         _ => return None,
     };
@@ -55,7 +63,25 @@ pub(super) fn unknown_role(spec: &JobSpec) -> Option<Advice> {
 /// Arguments that no program gets.
 pub(super) fn params(spec: &JobSpec) -> Option<Advice> {
     let sample = Sample::of("job.toml", spec);
-    sample.tasks(spec).filter(|task| task.index == 0 && !task.role.is_service).find_map(|task| lost(&task))
+    let of_programs = || sample.tasks(spec).filter(|task| task.index == 0 && !task.role.is_service);
+    of_programs().find_map(|task| lost(&task)).or_else(|| of_ranks(spec, &of_programs().collect::<Vec<_>>()))
+}
+
+/// Platforms that tell parameters by variables or files as well, so that ranks find those of the task where they run.
+const TOLD: [Platform; 4] = [Platform::SageMaker, Platform::Tione, Platform::Pai, Platform::AzureMl];
+
+/// What a role that waits for ranks says of its own, and the one that starts them does not.
+fn of_ranks(spec: &JobSpec, firsts: &[Task<'_>]) -> Option<Advice> {
+    let starts = firsts.iter().find(|task| !task.is_idle() && task.role.main != Main::No)?.role;
+    let is_own = |role: &Role| role.params.iter().any(|param| !starts.params.contains(param));
+    let lost = firsts.iter().find(|task| task.is_idle() && is_own(task.role)).map(|task| task.role);
+    let role = lost.filter(|_| !TOLD.contains(&spec.contract.platform))?;
+    let text = format!(
+        "role {} runs no command of its own, so nobody gets its `params`: role {} starts ranks on its tasks, with arguments of its \
+         own `params` and of the job's",
+        role.name, starts.name
+    );
+    Some(Advice::of_role(role, &["params"], text))
 }
 
 fn lost(task: &Task<'_>) -> Option<Advice> {
@@ -182,6 +208,29 @@ mod tests {
             of("tensorflow", "strategy = \"allreduce\"\n", &format!("{workers}[roles.ps]"))
                 .contains("role ps is started")
         );
+        // Which of both is meant, a file that names no strategy does not say.
+        for framework in ["paddle", "mindspore"] {
+            let told = of(framework, "", &format!("{workers}[roles.ps]"));
+            assert!(told.contains("write strategy = \"ps\" where it keeps parameters, else take it out"), "{told}");
+            assert_eq!(of(framework, ps, &format!("{workers}[roles.ps]")), "");
+        }
+        assert!(of("jax", "", &format!("{workers}[roles.ps]")).ends_with("is started: take it out"));
+    }
+
+    #[test]
+    fn what_a_role_that_waits_for_ranks_says_of_its_own_and_nobody_gets_is_told() {
+        let of = |contract: &str, params: &str| {
+            let job = "framework = \"mpi\"\ncommand = \"mpirun t\"\n[params]\nlr = 1\n[roles.worker]\ncount = 2\n";
+            told(&format!("contract = \"{contract}\"\n{job}{params}"))
+        };
+        for contract in ["native", "mpi", "kubeflow", "uai"] {
+            assert!(of(contract, "params.own = 1").contains("nobody gets its `params`: role launcher"), "{contract}");
+            assert_eq!(of(contract, ""), "", "{contract}");
+            assert_eq!(of(contract, "params.lr = 1"), "", "{contract}: it is the job's");
+        }
+        for contract in ["sagemaker", "tione", "tione/1", "pai", "azureml"] {
+            assert_eq!(of(contract, "params.own = 1"), "", "{contract} tells them by variables or files");
+        }
     }
 
     #[test]

@@ -100,3 +100,46 @@ fn tasks_of_paddle_that_are_one_process_are_told_what_its_launcher_would_tell_th
         assert_eq!(of(rest), [None, None], "{rest}");
     }
 }
+
+#[test]
+fn ranks_find_parameters_where_they_run_though_what_waits_for_them_takes_no_arguments() {
+    let more =
+        "command = \"python3 t.py\"\n[params]\nlr = 0.1\nbatch-size = 32\n[roles.worker]\ncount = 2\nparams.own = 1\n";
+    for strategy in
+        ["framework = \"mpi\"", "framework = \"horovod\"", "framework = \"deepspeed\"\nstrategy = \"launcher\""]
+    {
+        let rank = |contract: &str| seen(&job(contract, &format!("{strategy}\n{more}")), 1);
+        for contract in
+            ["native", "mpi", "sagemaker", "tione", "tione/1", "pai", "azureml", "kubeflow", "google", "uai"]
+        {
+            assert_eq!(rank(contract).args, ["/run/trainyard/agent"], "{contract}");
+        }
+        let amazon = rank("sagemaker");
+        assert_variables(
+            &amazon,
+            &[
+                ("SM_HPS", r#"{"batch-size":32,"lr":0.1,"own":1}"#),
+                ("SM_USER_ARGS", r#"["--batch-size","32","--lr","0.1","--own","1"]"#),
+                ("SM_USER_ENTRY_POINT", "t.py"),
+                ("SM_HP_BATCH-SIZE", "32"),
+                ("SM_HP_OWN", "1"),
+            ],
+        );
+        let hyperparameters = r#"{"lr":"0.1","batch-size":"32","own":"1"}"#;
+        let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+        for contract in ["sagemaker", "tione", "tione/1"] {
+            let file = file(&rank(contract), "/opt/ml/input/config/hyperparameters.json");
+            assert_eq!(parsed(&file), parsed(hyperparameters), "{contract}");
+        }
+        let first = rank("tione/1");
+        assert_eq!(parsed(&variable(&first, "TM_HPS").unwrap()), json!({"lr": 0.1, "batch-size": 32, "own": 1}));
+        assert_variables(&first, &[("TM_USER_ENTRY_POINT", "t.py")]);
+        let pai = rank("pai");
+        assert_eq!(parsed(&variable(&pai, "PAI_HPS").unwrap()), parsed(hyperparameters));
+        assert_eq!(parsed(&file(&pai, "/ml/input/config/hyperparameters.json")), parsed(hyperparameters));
+        assert_variables(&rank("azureml"), &[("AZUREML_PARAMETER_lr", "0.1"), ("AZUREML_PARAMETER_own", "1")]);
+    }
+    // The script that a parameter names is every rank's.
+    let named = "framework = \"mpi\"\nparams.sagemaker_program = \"train.py\"\nroles.worker.count = 2\n";
+    assert_variables(&seen(&job("sagemaker", named), 1), &[("SM_USER_ENTRY_POINT", "train.py")]);
+}

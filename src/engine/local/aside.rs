@@ -25,6 +25,9 @@ fn place(paths: &Paths, key: &JobKey, run: u32, number: u64) -> PathBuf {
 
 /// Whole, or not at all; done again it does nothing.
 pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), EngineError> {
+    if run.given_up.is_set() {
+        return Err(EngineError("the run is no longer wanted".to_owned()));
+    }
     let key = &run.identity.key;
     let place = place(paths, key, run.identity.run, number);
     if place.exists() {
@@ -47,7 +50,7 @@ pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), Engin
         workdirs::choose_datasets(paths, run, &place.join(ASIDE_DATA))?;
         workdirs::choose_left(paths, run, &place.join(ASIDE_MODELS), &is_others)
     };
-    let filled = workdirs::snapshots(paths, run, &draft)
+    let filled = workdirs::snapshots(paths, run, &draft, &|_| {})
         .and_then(|()| choose(&draft))
         .and_then(|()| fs::rename(&draft, &place).map_err(told()))
         // From now on nobody removes what was chosen: it is still there.

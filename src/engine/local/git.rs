@@ -6,14 +6,17 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 use std::process::Output;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::engine::EngineError;
+use nix::sys::signal::Signal;
+
+use crate::engine::{EngineError, GivenUp};
 use crate::ids::{Bytes, escape_in_address};
 use crate::spec::{GitCode, Submodules};
 use crate::store::record::Owner;
 use crate::sys::file::{create_dir_for, remove_tree};
-use crate::sys::process::run_tool;
+use crate::sys::process::{PidFd, run_tool_in_group};
 
 /// Most bytes of one file, and so of what is fetched at once.
 const BYTES_MAX: u64 = 4 << 30;
@@ -26,11 +29,13 @@ const SUBMODULES_MAX: usize = 1000;
 const GITMODULES_MAX: u64 = 1 << 20;
 /// Longest time for all of it.
 const PATIENCE: Duration = Duration::from_secs(1800);
+/// From a server that sends nothing for so long nothing is waited for, seconds.
+const SILENCE: u64 = 60;
 /// Most bytes of what git says that are read.
 const SAID_MAX: u64 = 64 << 10;
 
 /// What git is never to do, whatever the repository or the machine's configuration says.
-const SAFE: [&str; 9] = [
+const SAFE: [&str; 11] = [
     "protocol.allow=never",
     "protocol.http.allow=always",
     "protocol.https.allow=always",
@@ -40,6 +45,9 @@ const SAFE: [&str; 9] = [
     "filter.lfs.required=false",
     "transfer.fsckObjects=true",
     "advice.detachedHead=false",
+    // It would go on by itself when all the rest has ended.
+    "maintenance.auto=false",
+    "gc.auto=0",
 ];
 
 /// Where git sees the place in its own mount namespace: the daemon's directories are closed to those that it runs as.
@@ -49,11 +57,17 @@ const SEEN_CODE: &str = "/mnt/code";
 const QUIETLY: &str = "exec \"$@\" 2> /mnt/said";
 
 /// Fetches the code into `place/code`; the commit that it is. `secret` is the password, where the job names one.
-pub(super) fn fetch(code: &GitCode, secret: Option<&str>, place: &Path, owner: Owner) -> Result<String, EngineError> {
+pub(super) fn fetch(
+    code: &GitCode,
+    secret: Option<&str>,
+    place: &Path,
+    owner: Owner,
+    given_up: &GivenUp,
+) -> Result<String, EngineError> {
     let told = |error: io::Error| EngineError(format!("code: cannot fetch {}: {error}", code.url));
     create_dir_for(&place.join("code"), 0o700, owner.uid, owner.gid).map_err(told)?;
     let login = Login::put(code, secret, place, owner).map_err(told)?;
-    let git = Git { code, place, owner, login: &login, until: Instant::now() + PATIENCE };
+    let git = Git { code, place, owner, login: &login, until: Instant::now() + PATIENCE, given_up };
     let commit = git.check_out()?;
     // The files are what is wanted; the repository itself is the next fetch's business.
     remove_tree(&place.join("code/.git")).map_err(told)?;
@@ -79,6 +93,8 @@ struct Git<'a> {
     login: &'a Login,
     /// By when all of it must be done.
     until: Instant,
+    /// Then it is ended, whatever it is about.
+    given_up: &'a GivenUp,
 }
 
 impl Git<'_> {
@@ -255,24 +271,48 @@ impl Git<'_> {
         if left.is_zero() {
             return Err(EngineError(format!("code: git could not fetch {}: it took too long", self.code.url)));
         }
-        let left = left.as_secs().max(1).to_string();
+        let (left, silence) = (left.as_secs().max(1).to_string(), format!("GIT_HTTP_LOW_SPEED_TIME={SILENCE}"));
         let mut all = vec![
             "-i",
             "HOME=/nonexistent",
             "PATH=/usr/bin:/bin:/usr/sbin:/sbin:/usr/local/bin",
             "GIT_CONFIG_NOSYSTEM=1",
         ];
+        all.extend(["GIT_HTTP_LOW_SPEED_LIMIT=1", &silence]);
         all.extend(["GIT_TERMINAL_PROMPT=0", "LC_ALL=C.UTF-8", "unshare", "--mount", "--propagation", "private", "--"]);
         all.extend(["sh", "-c", &script, "sh", &place, SEEN_AT]);
-        all.extend(["timeout", &left, "prlimit", &bound, "setpriv", &uid, &gid, "--clear-groups", "--no-new-privs"]);
+        // In the foreground: in the group of all that is ended together.
+        all.extend([
+            "timeout",
+            "--foreground",
+            &left,
+            "prlimit",
+            &bound,
+            "setpriv",
+            &uid,
+            &gid,
+            "--clear-groups",
+            "--no-new-privs",
+        ]);
         all.extend(["--inh-caps=-all", "--bounding-set=-all"]);
         all.extend(program);
-        let output =
-            run_tool("env", &all, "").map_err(|error| EngineError(format!("code: cannot run git: {error}")))?;
+        let output = self.run_wanted(&all).map_err(|error| EngineError(format!("code: cannot run git: {error}")))?;
         match output.status.success() {
+            _ if self.given_up.is_set() => Err(EngineError("the run is no longer wanted".to_owned())),
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(self.failure(&output)),
         }
+    }
+
+    /// As long as somebody wants it.
+    fn run_wanted(&self, arguments: &[&str]) -> io::Result<Output> {
+        let ending = Mutex::new(None);
+        let begun = |process: Arc<PidFd>| {
+            // It has ended where that fails.
+            let end = move || drop(process.signal(Signal::SIGKILL));
+            *ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.given_up.ending(end));
+        };
+        run_tool_in_group("env", arguments, &begun)
     }
 
     /// What went to standard error, of which a server may send as much as it likes.
@@ -295,6 +335,7 @@ impl Git<'_> {
         let last = lines.last().copied().unwrap_or("no reason given");
         let hint = match last {
             _ if output.status.code() == Some(124) => "; it took too long",
+            _ if said.contains("Operation too slow") => "; the server sends nothing",
             _ if said.contains("could not read Username") || said.contains("Authentication failed") => {
                 "; name `user` and `password = \"secret:NAME\"` in `code`"
             }
@@ -362,6 +403,7 @@ impl Login {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::process::run_tool;
 
     #[test]
     fn a_login_is_escaped_and_never_told() {

@@ -113,10 +113,14 @@ impl Base {
 
     /// Who owns what is root's inside.
     pub(super) fn root_ids(&self) -> Ids {
-        // Every map covers 0.
+        self.ids_of(0, 0)
+    }
+
+    fn ids_of(&self, user: u32, group: u32) -> Ids {
+        // Every map covers 0 and the task's user.
         Ids {
-            uid: outside(&self.ids.users, 0).unwrap_or_default(),
-            gid: outside(&self.ids.groups, 0).unwrap_or_default(),
+            uid: outside(&self.ids.users, user).unwrap_or_default(),
+            gid: outside(&self.ids.groups, group).unwrap_or_default(),
         }
     }
 
@@ -146,7 +150,8 @@ impl Base {
             scratch(dir, &overlay.name, mode, root).map_err(failed(told))?;
         }
         for name in own.workspace.iter().filter_map(|mount| mount.scratch.as_ref()) {
-            scratch(dir, name, 0o755, root).map_err(failed(told))?;
+            // A script writes beside its code, whoever it runs as.
+            scratch(dir, name, 0o755, self.ids_of(self.user.uid, self.user.gid)).map_err(failed(told))?;
         }
         mounts.extend(own.workspace);
         Ok(Root {
@@ -159,6 +164,7 @@ impl Base {
             shm: own.shm,
             files: own_files(own.view, own.resolv_conf),
             directories: directories(own.view).chain(self.volumes()).collect(),
+            user: (self.user.uid, self.user.gid),
         })
     }
 
@@ -177,9 +183,9 @@ fn bash_in(layers: &[PathBuf]) -> Option<String> {
 }
 
 /// A scratch layer; its top shows through as the top of the whole.
-fn scratch(dir: &TaskDir, name: &str, mode: u32, root: Ids) -> std::io::Result<()> {
-    create_dir_for(&dir.upper(name), mode, root.uid, root.gid)?;
-    create_dir_for(&dir.work(name), 0o700, root.uid, root.gid)
+fn scratch(dir: &TaskDir, name: &str, mode: u32, owner: Ids) -> std::io::Result<()> {
+    create_dir_for(&dir.upper(name), mode, owner.uid, owner.gid)?;
+    create_dir_for(&dir.work(name), 0o700, owner.uid, owner.gid)
 }
 
 fn directories(view: &View) -> impl Iterator<Item = PathBuf> {

@@ -14,7 +14,7 @@ use crate::assets::enforced::Enforcer;
 use crate::assets::{self, MissingError, Named, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task, pai};
-use crate::engine::{EngineError, Prepare};
+use crate::engine::{EngineError, Prepare, Told};
 use crate::ids::{AssetName, JobName};
 use crate::images::Digest;
 use crate::rundir::{Mount, read_json, write_json};
@@ -30,7 +30,7 @@ use crate::sys::rooted::{Ids, Rooted};
 const GONE: usize = 8;
 
 /// Makes `runs/N` with the job file, the snapshot of the code, `output/` and `model/`.
-pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
+pub(super) fn prepare(paths: &Paths, run: &Prepare, tell: &dyn Fn(Told)) -> Result<(), EngineError> {
     let Owner { uid, gid } = run.owner;
     let key = &run.identity.key;
     make_workspace(paths, run).map_err(failed("make the workspace's directories"))?;
@@ -53,7 +53,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare) -> Result<(), EngineError> {
     let spec = directory.join("spec.toml");
     let written = write_whole_for(&spec, run.text.as_bytes(), (0o600, uid, gid), Durability::Process);
     written.map_err(failed("write the run's job file"))?;
-    snapshots(paths, run, &directory)?;
+    snapshots(paths, run, &directory, tell)?;
     choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
     choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)
 }
@@ -70,9 +70,14 @@ pub(super) fn again_if_gone(make: impl Fn() -> io::Result<()>) -> io::Result<()>
 }
 
 /// Takes them into `directory`, of all code but what lies in a store: that is brought later.
-pub(super) fn snapshots(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
+pub(super) fn snapshots(
+    paths: &Paths,
+    run: &Prepare,
+    directory: &Path,
+    tell: &dyn Fn(Told),
+) -> Result<(), EngineError> {
     let mut codes = run.spec.codes().into_iter().filter(|(code, _)| code.stored().is_none());
-    codes.try_for_each(|(code, name)| snapshot(paths, run, code, &directory.join(name)))
+    codes.try_for_each(|(code, name)| snapshot(paths, run, code, &directory.join(name), tell))
 }
 
 /// Makes a directory of what jobs write: where the kernel counts that of the workspace, with the rest of it.
@@ -139,13 +144,22 @@ pub(super) fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
 }
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.
-fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path) -> Result<(), EngineError> {
+fn snapshot(
+    paths: &Paths,
+    run: &Prepare,
+    code: &Code,
+    target: &Path,
+    tell: &dyn Fn(Told),
+) -> Result<(), EngineError> {
     if target.exists() {
         return Ok(());
     }
     let (whose, name, version) = match code {
         Code::Named { whose, name, version } => (*whose, name, version.as_ref()),
-        Code::Git(code) => return fetch(paths, run, code, target),
+        Code::Git(code) => {
+            tell(Told::State(format!("fetches its code from {}", code.url)));
+            return fetch(paths, run, code, target);
+        }
         Code::Stored(_) => return Ok(()),
     };
     let shelf = open_shelf(paths)?;
@@ -181,7 +195,7 @@ fn fetch(paths: &Paths, run: &Prepare, code: &GitCode, target: &Path) -> Result<
     remove_tree(&place).map_err(failed("fetch the code"))?;
     create_dir(&place, 0o755).map_err(failed("fetch the code"))?;
     let secret = code.password.as_ref().map(|name| secret(paths, run, name)).transpose()?;
-    let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner);
+    let fetched = super::git::fetch(code, secret.as_deref(), &place, run.owner, &run.given_up);
     let kept = fetched.and_then(|commit| {
         code_limits::refuse_large(&place.join("code"), &code.url, run.spec.contract)?;
         note(target, ".commit", &commit)?;

@@ -103,7 +103,7 @@ impl<S: Store> Reconciler<S> {
         if let Some(refused) = &job.refused {
             return Err(Refusal::RefusedNow { key: key.clone(), problem: refused_now(refused) });
         }
-        let after = job.open_run().is_some();
+        let before = job.open_run().map(|run| run.record.number);
         if let Some(job) = self.jobs.get_mut(key) {
             job.record.rerun_wanted = true;
         }
@@ -119,16 +119,23 @@ impl<S: Store> Reconciler<S> {
         let number = record.map_or(0, |record| record.last_run);
         let is_old = record.is_some_and(|record| !record.invalid.is_empty());
         let which = if is_old { ", of the last good version of its file, which is invalid now" } else { "" };
-        Ok(match after {
-            true => format!("{key}: run {} starts when run {number} has ended{which}{aside}", number + 1),
-            false => format!("{key}: run {number}{which}"),
+        Ok(match before {
+            Some(before) if before == number => {
+                format!("{key}: run {} starts when run {number} has ended{which}{aside}", number + 1)
+            }
+            Some(before) => {
+                format!("{key}: run {number}, in place of run {before}, which was held as this one is{which}")
+            }
+            None => format!("{key}: run {number}{which}"),
         })
     }
 
     fn restart(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
-        let runs = self.job_of(caller, key)?.open_run().is_some();
+        let open = |job: &Job| job.open_run().map(|run| run.record.number);
+        let before = open(self.job_of(caller, key)?);
         let done = self.rerun(caller, key)?;
-        if runs {
+        // One that was held has made way.
+        if before.is_some() && before == self.jobs.get(key).and_then(open) {
             self.want_stop(key, StopCause::User { name: caller.name.clone() });
         }
         Ok(done)

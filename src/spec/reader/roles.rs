@@ -134,10 +134,8 @@ impl Reader<'_> {
                 None if strategy::idles(&name, self.kinds) => strategy::idle(),
                 own => command(own.as_ref().or(job.command.as_ref())),
             },
-            params: match &wire.command {
-                None if strategy::idles(&name, self.kinds) => Vec::new(),
-                _ => merge(&job.params, &self.params(&wire.params, &format!("{key}.params"))),
-            },
+            // Ranks are told of them, also where what runs by itself, which waits for ranks, takes no arguments.
+            params: merge(&job.params, &self.params(&wire.params, &format!("{key}.params"))),
             env: merge(&job.env, &self.env(&wire.env, &format!("{key}.env"))),
             resources: self.resources(&job.resources, &wire.resources, key),
             ports: self.with_ports_of_platform(&wire.ports, count, key),

@@ -283,6 +283,51 @@ pub fn run_within(
     if ended? { Ok(status) } else { Err(io::ErrorKind::TimedOut.into()) }
 }
 
+/// As [`run_tool`] without input, in a process group of its own: when the tool has ended, all that is left of the group is killed.
+/// `begun` is given the tool, for whoever is to end it before.
+pub fn run_tool_in_group(
+    program: &str,
+    arguments: &[&str],
+    begun: &dyn Fn(std::sync::Arc<PidFd>),
+) -> io::Result<Output> {
+    use nix::sys::signal::{Signal, killpg};
+    let mut child = new_command(program)
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(arguments)
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    let pid = i32::try_from(child.id()).map_err(io::Error::other)?;
+    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
+    let (ended, said) = std::thread::scope(|scope| {
+        let said = scope.spawn(move || all_of(stderr.as_mut()));
+        let told = scope.spawn(move || all_of(stdout.as_mut()));
+        let ended = PidFd::open(pid).and_then(|tool| {
+            let tool = std::sync::Arc::new(tool);
+            begun(tool.clone());
+            while !tool.has_ended(u16::MAX)? {}
+            Ok(())
+        });
+        // It is not reaped yet, so the number is its own; what has ended needs no signal.
+        let _ = killpg(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
+        (ended, (told.join(), said.join()))
+    });
+    let status = child.wait()?;
+    ended?;
+    match said {
+        (Ok(stdout), Ok(stderr)) => Ok(Output { status, stdout: stdout?, stderr: stderr? }),
+        _ => Err(io::Error::other("what it says cannot be read")),
+    }
+}
+
+fn all_of(pipe: Option<&mut impl Read>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    pipe.map(|pipe| pipe.read_to_end(&mut bytes)).transpose()?;
+    Ok(bytes)
+}
+
 /// Runs a system tool (such as `nft`) with `input` on its standard input and waits for it.
 pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Output> {
     let mut child = new_command(program)
@@ -334,5 +379,18 @@ mod tests {
         (&log).rewind().unwrap();
         (&log).read_to_string(&mut said).unwrap();
         assert!(said.contains("a_sealed_program_runs"), "{said}");
+    }
+
+    #[test]
+    fn a_tool_that_is_ended_takes_its_group_along_and_one_that_ends_leaves_nobody() {
+        // Both that go on hold the pipes open that are read to their ends.
+        let run = |script: &str, begun: &dyn Fn(std::sync::Arc<PidFd>)| {
+            run_tool_in_group("sh", &["-c", script], begun).unwrap()
+        };
+        let output = run("sleep 1000 & echo a; echo b >&2; exit 3", &|_| {});
+        assert_eq!((output.status.code(), output.stdout, output.stderr), (Some(3), b"a\n".to_vec(), b"b\n".to_vec()));
+        let kill = |tool: std::sync::Arc<PidFd>| tool.signal(nix::sys::signal::Signal::SIGKILL).unwrap();
+        let output = run("sleep 1000 & sleep 1000", &kill);
+        assert_eq!(output.status.code(), None);
     }
 }
