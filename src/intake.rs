@@ -53,7 +53,6 @@ impl From<Made> for Arrival {
 
 /// What came of a job file.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(clippy::large_enum_variant, reason = "one is taken in at a time, and most are the large ones")]
 pub enum Arrival {
     Accepted {
         key: JobKey,
