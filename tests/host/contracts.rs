@@ -277,6 +277,7 @@ fn whoever_a_script_runs_as_it_writes_where_its_platform_lets_it() {
             "/data/data",
             "/home/work/data",
             "/mnt/input",
+            "/home/ma-user/modelarts/inputs",
         ];
         let at = line.rsplit(", ").next().unwrap_or_default();
         places.iter().any(|place| at.starts_with(place)) || ["/root", "/", "/pai/code"].contains(&at)
