@@ -8,7 +8,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use crate::engine::local::LocalEngine;
-use crate::engine::{Engine, EngineError, Launched};
+use crate::engine::{Engine, EngineError, Launched, Told};
 use crate::gpu::{Gpus, Held};
 use crate::ids::TaskId;
 use crate::reconcile::{Event, Look, Outcome, PREPARES, Work};
@@ -87,7 +87,7 @@ async fn turn(work: &Work, events: &UnboundedSender<Event>) -> Option<Option<Sem
     };
     if let Work::Prepare { key, run, .. } = work {
         let what = format!("waits for its turn: what {AT_ONCE} other runs need is being fetched");
-        drop(events.send(Event::Preparing { key: key.clone(), run: *run, what }));
+        drop(events.send(Event::Preparing { key: key.clone(), run: *run, told: Told::State(what) }));
     }
     let (tell, given_up) = oneshot::channel();
     let _ending = prepare.given_up.ending(move || {
@@ -97,7 +97,7 @@ async fn turn(work: &Work, events: &UnboundedSender<Event>) -> Option<Option<Sem
     tokio::select! {
         turn = PREPARING.acquire() => {
             if let Work::Prepare { key, run, .. } = work {
-                drop(events.send(Event::Preparing { key: key.clone(), run: *run, what: PREPARES.to_owned() }));
+                drop(events.send(Event::Preparing { key: key.clone(), run: *run, told: Told::State(PREPARES.to_owned()) }));
             }
             turn.ok().map(Some)
         }

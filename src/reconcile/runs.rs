@@ -81,7 +81,8 @@ impl<S: Store> Reconciler<S> {
         let now = self.now;
         let Some(job) = self.jobs.get_mut(key) else { return };
         let is_outdated = job.is_outdated();
-        if !is_outdated && !(job.desired() == DesiredState::Held && job.follows().is_some()) {
+        let is_replaced = job.desired() == DesiredState::Held && job.follows().is_some();
+        if !(is_outdated || is_replaced) {
             return;
         }
         let Some(run) = job.open_run_mut().filter(|run| run.record.attempts.is_empty()) else { return };

@@ -144,13 +144,7 @@ pub(super) fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
 }
 
 /// Copies the code aside, then puts it in place: a crash leaves no half of it.
-fn snapshot(
-    paths: &Paths,
-    run: &Prepare,
-    code: &Code,
-    target: &Path,
-    tell: &dyn Fn(Told),
-) -> Result<(), EngineError> {
+fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path, tell: &dyn Fn(Told)) -> Result<(), EngineError> {
     if target.exists() {
         return Ok(());
     }
