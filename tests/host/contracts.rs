@@ -232,6 +232,8 @@ fn whoever_a_script_runs_as_it_writes_where_its_platform_lets_it() {
     fs::create_dir_all(space.join("datasets/numbers")).unwrap();
     fs::write(space.join("datasets/numbers/part-0.csv"), "1,2,3\n").unwrap();
     fs::create_dir_all(space.join("code/c/sub")).unwrap();
+    // The owner's own, as code mostly is: a snapshot keeps whose it is.
+    chown(space.join("code/c/sub"), Some(4321), Some(4322)).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let image = small(dir.path(), &["--config.user=1000:100"], |root| {
         std::os::unix::fs::symlink("/bin/busybox", root.join("bin/sh")).unwrap();
