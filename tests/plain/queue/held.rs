@@ -68,7 +68,7 @@ fn who_waits_for_a_job_is_told_that_it_is_held_or_that_its_file_is_invalid() {
     daemon.file("second", "after = [\"first\"]");
     let reason = |daemon: &Daemon| daemon.report("second").reason;
     let wrong = || vec![Diagnostic::of_file("first.toml", "no such key")];
-    let bad = || Arrival::Refused { key: "first".parse().unwrap(), diagnostics: wrong() };
+    let bad = || Arrival::Refused { key: "first".parse().unwrap(), owner: None, diagnostics: wrong() };
     daemon.files(vec![bad()]);
     let invalid = "waits for job first to succeed; its file is invalid: first.toml: no such key";
     assert_eq!(reason(&daemon), invalid);
