@@ -43,7 +43,7 @@ fn a_run_that_is_asked_for_of_a_held_job_takes_the_place_of_the_one_that_is_held
     for verb in [Verb::Rerun, Verb::Restart] {
         let mut daemon = Daemon::new(Quotas::new());
         daemon.file("job", "state = \"held\"");
-        let said = daemon.ask("job", verb.clone()).unwrap();
+        let said = daemon.ask("job", verb).unwrap();
         assert_eq!(said, "job: run 2, in place of run 1, which was held as this one is");
         assert_eq!((daemon.state("job"), daemon.report("job").run), (State::Held, 2));
         assert_eq!(daemon.told("job", "replaced by a new run that was asked for"), 1);
