@@ -165,6 +165,11 @@ impl ImageService {
         };
         match found {
             Found::Here(found) if self.sees(caller, &found.kind) => Ok(found),
+            // Named by who sees it: what is done to it is judged by who has given it.
+            Found::PassedOver(found) if found.kind.is_mine() => match self.sees(caller, &found.kind) {
+                true => Ok(found),
+                false => Err(unknown(&query.name).into()),
+            },
             Found::PassedOver(found) => {
                 Err(ApiError::NotFound(format!("{}; kind=public (`--public`) names it", found.passed_over())))
             }

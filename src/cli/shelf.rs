@@ -13,8 +13,10 @@ use crate::config::{Config, JobFiles, Paths};
 use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::intake::sources::{OVERRIDES_SUFFIX, Reader, TEMPLATE_SUFFIX, Unread, is_mask, overrides_of};
 use crate::intake::why_unread;
+
 use crate::spec::near::nearest;
 use crate::spec::{Diagnostic, Layer, Stack};
+use crate::store::record::Owner;
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 use crate::sys::rooted::Held;
 
@@ -70,7 +72,9 @@ impl Shelf {
     pub(super) fn stack_on(&self, job: Layer, overrides: Vec<Layer>, path: &Path) -> anyhow::Result<Stack> {
         let mut stack = Stack::of(job);
         stack.overrides = overrides;
-        Reader::Looking.lie_on_template(&mut stack, &self.templates_of(path)).map_err(|unread| told(path, unread))?;
+        let owner = Owner { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
+        let read = Reader::Looking.lie_on_template(&mut stack, path, owner, &self.templates_of(path));
+        read.map_err(|unread| told(path, unread))?;
         self.offer(&mut stack, path)?;
         Ok(stack)
     }

@@ -73,7 +73,8 @@ fn within(before: &str, value: &str) -> String {
         Open::Single => value.replace('\'', r"'\''"),
         Open::Double => escaped(value, r#""\$`"#),
         Open::Document => escaped(value, r"\$`"),
-        Open::Comment => value.to_owned(),
+        // Its next line would be none.
+        Open::Comment => value.replace(['\n', '\r'], " "),
     }
 }
 

@@ -122,14 +122,17 @@ impl Names {
     }
 
     /// A name that is given again to the same image has been used; it stays as old as it is, and its giver's. But what root
-    /// gives to all is root's from then on.
+    /// gives is root's from then on, and what a registry has given by it is known to be the registry's.
     pub(super) fn write(&self, record: &NameRecord) -> io::Result<()> {
-        let stays = |there: NameRecord| {
-            there.digest == record.digest && (record.kind.is_mine() || record.uid != 0 || there.uid == 0)
+        let there = self.get(&record.kind, &record.name)?.filter(|there| there.digest == record.digest);
+        let record = &match there {
+            Some(there) if record.uid == 0 && there.uid != 0 => {
+                NameRecord { uid: 0, pulled: there.pulled || record.pulled, ..there }
+            }
+            Some(there) if record.pulled && !there.pulled => NameRecord { pulled: true, ..there },
+            Some(_) => return self.touch(record),
+            None => record.clone(),
         };
-        if self.get(&record.kind, &record.name)?.is_some_and(stays) {
-            return self.touch(record);
-        }
         let path = self.path(&record.kind, &record.name);
         create_dir(path.parent().unwrap_or(&self.0), 0o700)?;
         let bytes = serde_json::to_vec_pretty(record)?;

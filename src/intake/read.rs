@@ -128,11 +128,12 @@ fn directory(root: &Path, name: &str) -> Arrival {
     Arrival::Stray { file: name.to_owned(), diagnostics }
 }
 
-/// Whether what lies there counts: nothing does that lies in a directory which is a stranger's.
+/// Whether what lies there counts: nothing does that lies in a directory which is a stranger's, or has gone.
 fn is_read(root: &Path, relative: &Path) -> io::Result<bool> {
     let first = relative.iter().next().and_then(|name| name.to_str()).filter(|_| relative.iter().count() > 1);
     match first.and_then(|name| name.parse().ok()) {
-        Some(workspace) => Ok(!matches!(JobFiles::of(root, &workspace)?, JobFiles::Strangers { .. })),
+        // Through a link in its place nothing is.
+        Some(workspace) => Ok(matches!(JobFiles::of(root, &workspace)?, JobFiles::Open(_))),
         None => Ok(true),
     }
 }

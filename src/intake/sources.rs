@@ -28,6 +28,9 @@ pub enum Reader<'a> {
     Looking,
 }
 
+/// Of a directory in which each file is its owner's to remove.
+const STICKY: u32 = 0o1000;
+
 /// The job that a file is part of.
 #[derive(Debug, Clone, Copy)]
 struct Of<'a> {
@@ -65,16 +68,22 @@ impl Reader<'_> {
         let of = Of { owner, directory: directory_of(path) };
         let (overrides, passed_over) = self.overrides(&overrides_of(path), of)?;
         (stack.overrides, stack.passed_over) = (overrides, passed_over);
-        self.add_template(&mut stack, templates, Some(of))?;
+        self.add_template(&mut stack, templates, of)?;
         Ok(stack)
     }
 
-    /// Puts the template that they name below a job file and its overrides, as people see it.
-    pub fn lie_on_template(self, stack: &mut Stack, templates: &[PathBuf]) -> Result<(), Unread> {
-        self.add_template(stack, templates, None)
+    /// Puts the template that they name below what is to become the job file at `path`, of `owner`, and its overrides.
+    pub fn lie_on_template(
+        self,
+        stack: &mut Stack,
+        path: &Path,
+        owner: Owner,
+        templates: &[PathBuf],
+    ) -> Result<(), Unread> {
+        self.add_template(stack, templates, Of { owner, directory: directory_of(path) })
     }
 
-    fn add_template(self, stack: &mut Stack, templates: &[PathBuf], of: Option<Of<'_>>) -> Result<(), Unread> {
+    fn add_template(self, stack: &mut Stack, templates: &[PathBuf], of: Of<'_>) -> Result<(), Unread> {
         if let Some(wanted) = stack.wanted().and_then(|name| name.parse::<JobName>().ok()) {
             stack.template = self.template(&wanted, templates, of, &mut stack.passed_over)?;
             if stack.template.is_none() {
@@ -90,18 +99,18 @@ impl Reader<'_> {
         self,
         name: &JobName,
         directories: &[PathBuf],
-        of: Option<Of<'_>>,
+        of: Of<'_>,
         passed_over: &mut Vec<Diagnostic>,
     ) -> Result<Option<Layer>, Unread> {
         for directory in directories {
             let path = directory.join(format!("{name}{TEMPLATE_SUFFIX}"));
-            if let Some(told) = of.and_then(|of| self.passes_over(&path, directory, of)) {
+            if let Some(told) = self.passes_over(&path, directory, of) {
                 // The two directories are one in the default workspace.
                 passed_over.retain(|known| *known != told);
                 passed_over.push(told);
                 continue;
             }
-            match self.part(&path, of) {
+            match self.part(&path, Some(of)) {
                 Err(Unread::Missing) => {}
                 other => return other.map(|(layer, _)| Some(layer)),
             }
@@ -112,7 +121,6 @@ impl Reader<'_> {
     /// What somebody else has put beside the files of a job in a directory that keeps its owner from taking it away: it must not stop
     /// the job for good. Elsewhere it is refused, so that its owner takes it away.
     fn passes_over(self, path: &Path, directory: &Path, of: Of<'_>) -> Option<Diagnostic> {
-        const STICKY: u32 = 0o1000;
         let found = fs::symlink_metadata(path).ok().filter(|found| of.is_strangers(found.uid()))?;
         let is_kept = fs::metadata(shown(directory)).is_ok_and(|directory| directory.mode() & STICKY != 0);
         let message = format!(
@@ -207,11 +215,12 @@ impl Reader<'_> {
         }
         // Of a template for all that of the job's workspace counts: others are not to run as its members.
         let directory = job.map_or_else(|| directory_of(path), |of| of.directory);
-        let workspace = fs::metadata(shown(directory)).map(|workspace| workspace.gid());
-        let is_workspace_s = workspace.is_ok_and(|workspace| workspace == metadata.gid());
+        // Where each file is its owner's, its members are not to write in those of others.
+        let is_shared = |workspace: &fs::Metadata| workspace.gid() == metadata.gid() && workspace.mode() & STICKY == 0;
+        let is_workspace_s = fs::metadata(shown(directory)).is_ok_and(|workspace| is_shared(&workspace));
         if mode & GROUP_WRITE != 0 && !is_workspace_s && !is_group_of_one(metadata.uid(), metadata.gid()) {
             return Some(format!(
-                "its group may write it (mode {mode:o}), and is neither the workspace's nor its owner's alone; `chmod g-w` it"
+                "its group may write it (mode {mode:o}), so everybody in that could run jobs as its owner; `chmod g-w` it"
             ));
         }
         None

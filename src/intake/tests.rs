@@ -132,7 +132,7 @@ fn a_file_that_its_group_may_write_is_taken_where_that_is_the_workspace_s_or_its
         for gid in [ANN, BOB] {
             put(file, gid);
             let told = shelf.told(file);
-            assert!(told.contains("is neither the workspace's nor its owner's alone; `chmod g-w` it"), "{told}");
+            assert!(told.contains("everybody in that could run jobs as its owner; `chmod g-w` it"), "{told}");
         }
         chown(shelf.root().join(directory), None, Some(0)).unwrap();
     }
@@ -145,6 +145,32 @@ fn a_file_that_its_group_may_write_is_taken_where_that_is_the_workspace_s_or_its
         shelf.put(file, ANN, "template = 't'");
     }
     assert!(shelf.is_taken("b.toml") && !shelf.is_taken("v/b.toml"));
+}
+
+#[test]
+fn where_each_file_is_its_owner_s_a_group_that_may_write_one_is_refused() {
+    let Some(shelf) = Shelf::new() else { return };
+    for (directory, file) in [("", "a.toml"), ("v", "v/a.toml")] {
+        let path = shelf.root().join(directory);
+        chown(&path, None, Some(GROUP)).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o3775)).unwrap();
+        shelf.put(file, ANN, "command = 'x'");
+        chown(shelf.root().join(file), None, Some(GROUP)).unwrap();
+        assert!(shelf.is_taken(file), "{}", shelf.told(file));
+        fs::set_permissions(shelf.root().join(file), fs::Permissions::from_mode(0o664)).unwrap();
+        let told = shelf.told(file);
+        assert!(told.contains("everybody in that could run jobs as its owner; `chmod g-w` it"), "{told}");
+    }
+}
+
+#[test]
+fn through_a_link_in_the_place_of_a_workspace_nothing_is_read() {
+    let Some(shelf) = Shelf::new() else { return };
+    shelf.put("v/a.toml", ANN, "command = 'x'");
+    assert!(shelf.is_taken("v/a.toml"));
+    fs::rename(shelf.root().join("v"), shelf.root().join(".aside")).unwrap();
+    symlink(".aside", shelf.root().join("v")).unwrap();
+    assert!(matches!(shelf.look("v/a.toml"), Look::Arrived(Arrival::Removed { .. })));
 }
 
 #[test]

@@ -108,7 +108,9 @@ impl<S: Store> Reconciler<S> {
             }
             None => {
                 let held = "it is held by state = \"held\" in its job file".to_owned();
-                let why = invalid.or((job.desired() == DesiredState::Held).then_some(held));
+                let is_at_work = job.open_run().is_some_and(|run| run.live_attempt().is_some());
+                let is_held = job.desired() == DesiredState::Held && !is_at_work;
+                let why = invalid.or(is_held.then_some(held));
                 let why = why.map(|why| format!("; {why}")).unwrap_or_default();
                 Some(format!("waits for job {key} to succeed{why}"))
             }

@@ -84,6 +84,12 @@ impl Job {
         self.run.as_mut().filter(|run| run.record.ended.is_none())
     }
 
+    /// Its run has begun, and starts no attempt until it is released.
+    pub(super) fn is_held_between_attempts(&self) -> bool {
+        let run = self.open_run().filter(|run| !run.record.attempts.is_empty());
+        self.desired() == DesiredState::Held && run.is_some_and(|run| run.live_attempt().is_none())
+    }
+
     pub(super) fn desired(&self) -> DesiredState {
         self.spec.as_ref().map_or(DesiredState::Held, |spec| spec.state)
     }

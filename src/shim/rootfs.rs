@@ -71,9 +71,19 @@ pub(super) fn make(dir: &TaskDir, launch: &LaunchRecord) -> Result<OwnedFd, Moun
     let is_in_mount = |path: &PathBuf| root.mounts.iter().any(|mount| path.starts_with(&mount.target));
     // Before what is mounted below them: the way to a mount, where it is missing, is made as root's.
     for directory in root.directories.iter().filter(|path| !is_in_mount(path)) {
-        inside.directory(directory, of(root.user)).map_err(failed(directory.display().to_string()))?;
+        match inside.directory(directory, of(root.user)) {
+            // Behind a link that may lead into one of them; it is judged when they are there.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            made => drop(made.map_err(failed(directory.display().to_string()))?),
+        }
     }
+    // The way to a mount is root's, but for what of it comes to lie among the owner's files.
+    let of_way = |mount: &Mount| {
+        let lies_in = |other: &Mount| other.target != mount.target && mount.target.starts_with(&other.target);
+        if root.mounts.iter().any(lies_in) { of(root.user) } else { ids }
+    };
     for (mount, detached) in root.mounts.iter().zip(binds) {
+        let ids = of_way(mount);
         let placed = match &mount.scratch {
             None => place(&inside, mount, &detached, ids),
             Some(name) => {

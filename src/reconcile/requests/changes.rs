@@ -118,8 +118,14 @@ impl<S: Store> Reconciler<S> {
         let record = self.jobs.get(key).map(|job| &job.record);
         let number = record.map_or(0, |record| record.last_run);
         let is_old = record.is_some_and(|record| !record.invalid.is_empty());
+        let is_held = self.jobs.get(key).is_some_and(Job::is_held_between_attempts);
         let which = if is_old { ", of the last good version of its file, which is invalid now" } else { "" };
         Ok(match before {
+            Some(before) if before == number && is_held => format!(
+                "{key}: run {number} is held between its attempts and goes on when that is taken out of its file; run {} follows it{which}{aside}; \
+                 `trainyard restart {key}` ends it",
+                number + 1
+            ),
             Some(before) if before == number => {
                 format!("{key}: run {} starts when run {number} has ended{which}{aside}", number + 1)
             }

@@ -85,7 +85,7 @@ pub enum Refusal {
     /// Runs of another's file, which had this name before, are among those that the change is about.
     #[error(
         "job {key} has runs of {}, whose file had this name before: what they have left is not yours to give up; root may do that, and who \
-         may remove any file from the directory of its job file, where that is not sticky",
+         may remove any file from the directory of its job file, where that is not sticky and the file is still there (`trainyard rm --file`)",
         whose.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     NotYourRuns { key: JobKey, whose: Vec<Whose> },

@@ -34,8 +34,12 @@ pub fn name_of(uid: u32) -> String {
 pub fn is_group_of_one(uid: u32, gid: u32) -> bool {
     let Ok(Some(user)) = nix::unistd::User::from_uid(uid.into()) else { return false };
     let Ok(Some(group)) = nix::unistd::Group::from_gid(gid.into()) else { return false };
-    let is_own = user.gid == group.gid && user.name == group.name && group.mem.iter().all(|name| *name == user.name);
+    let is_own = user.gid == group.gid && user.name == group.name && has_nobody_else(&group.mem, &user.name);
     is_own && std::fs::read_to_string("/etc/passwd").is_ok_and(|users| !has_others(&users, uid, gid))
+}
+
+fn has_nobody_else(members: &[String], user: &str) -> bool {
+    members.iter().all(|name| name == user)
 }
 
 /// Whether lines as those of passwd(5) have another user with that first group.
@@ -218,6 +222,12 @@ mod tests {
         assert!(!has_others(users, 1001, 1003) && !has_others(users, 1002, 1002) && !has_others(users, 5, 5));
         assert!(has_others(users, 1001, 1002), "it is bob's as well");
         assert!(!is_group_of_one(4_000_001, 4_000_001), "nobody is called so, whatever the numbers are");
+        // As every Debian has it: a first group of their name, with nobody in it.
+        let daemon = nix::unistd::User::from_name("daemon").unwrap();
+        assert!(daemon.is_none_or(|daemon| is_group_of_one(daemon.uid.as_raw(), daemon.gid.as_raw())));
+        let names = |all: &[&str]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(has_nobody_else(&[], "ann") && has_nobody_else(&names(&["ann"]), "ann"));
+        assert!(!has_nobody_else(&names(&["ann", "bob"]), "ann"));
         let other = nix::unistd::Group::from_gid(1.into()).unwrap();
         assert!(other.is_none_or(|_| !is_group_of_one(0, 1)), "it is no first group of root's");
     }
