@@ -16,7 +16,6 @@ use crate::intake::why_unread;
 
 use crate::spec::near::nearest;
 use crate::spec::{Diagnostic, Layer, Stack};
-use crate::store::record::Owner;
 use crate::sys::file::{Durability, Existing, write_new, write_whole};
 use crate::sys::rooted::Held;
 
@@ -72,8 +71,8 @@ impl Shelf {
     pub(super) fn stack_on(&self, job: Layer, overrides: Vec<Layer>, path: &Path) -> anyhow::Result<Stack> {
         let mut stack = Stack::of(job);
         stack.overrides = overrides;
-        let owner = Owner { uid: nix::unistd::getuid().as_raw(), gid: nix::unistd::getgid().as_raw() };
-        let read = Reader::Looking.lie_on_template(&mut stack, path, owner, &self.templates_of(path));
+        let own = (nix::unistd::getuid().as_raw(), nix::unistd::getgid().as_raw());
+        let read = Reader::Looking.lie_on_template(&mut stack, path, own, &self.templates_of(path));
         read.map_err(|unread| told(path, unread))?;
         self.offer(&mut stack, path)?;
         Ok(stack)

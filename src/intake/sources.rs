@@ -72,15 +72,15 @@ impl Reader<'_> {
         Ok(stack)
     }
 
-    /// Puts the template that they name below what is to become the job file at `path`, of `owner`, and its overrides.
+    /// Puts the template that they name below what is to become the job file at `path`, of that user, and its overrides.
     pub fn lie_on_template(
         self,
         stack: &mut Stack,
         path: &Path,
-        owner: Owner,
+        (uid, gid): (u32, u32),
         templates: &[PathBuf],
     ) -> Result<(), Unread> {
-        self.add_template(stack, templates, Of { owner, directory: directory_of(path) })
+        self.add_template(stack, templates, Of { owner: Owner { uid, gid }, directory: directory_of(path) })
     }
 
     fn add_template(self, stack: &mut Stack, templates: &[PathBuf], of: Of<'_>) -> Result<(), Unread> {

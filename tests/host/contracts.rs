@@ -217,7 +217,9 @@ while IFS="=" read -r name value; do
     [ -d "$value" ] || continue
     (: > "$value/of-$name") 2> /dev/null || echo "cannot write into $name, $value"
 done < /tmp/told
-for place in . sub; do (: > "$place/beside") 2> /dev/null || echo "cannot write beside the code, $place"; done
+# Arena starts above the code.
+code=.; [ -d sub ] || code=code
+for place in "$code" "$code/sub"; do (: > "$place/beside") 2> /dev/null || echo "cannot write beside the code, $place"; done
 if [ -d /cache ]; then /bin/busybox mkdir /cache/data && (: > /cache/data/x) || echo "cannot write into /cache"; fi
 "#;
 
