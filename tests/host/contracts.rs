@@ -292,7 +292,9 @@ fn whoever_a_script_runs_as_it_writes_where_its_platform_lets_it() {
             let report = instance.wait_end(&name, 1);
             let log = instance.log(&name, "main-0");
             assert_eq!(report["state"], "succeeded", "{name}: {report:#} {log}");
-            let lines: Vec<&str> = log.lines().filter(|line| !is_to_be_read(line)).collect();
+            // Arena's code lies in root's home, which this machine's image keeps closed to others.
+            let is_closed = |line: &str| by_file && contract == "kubeflow/arena" && line.contains("beside the code");
+            let lines: Vec<&str> = log.lines().filter(|line| !is_to_be_read(line) && !is_closed(line)).collect();
             assert_eq!(lines, [""; 0], "{name}: {log}");
             let mut open = vec![instance.run_dir(&name, 1).join("output")];
             while let Some(path) = open.pop() {
