@@ -244,7 +244,7 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
     let own = format!("{}/.doctor-", state.display());
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(&own));
     let output = instance.cli(&["doctor", "quota", "nonsense"]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no check \"nonsense\"; there are config, root"));
     instance.shutdown();
 }
