@@ -88,7 +88,7 @@ type Check = fn(&Machine) -> Verdict;
 pub const BOUND: Duration = Duration::from_secs(30);
 
 /// In the order in which they are told: what everything needs comes first.
-const CHECKS: [(&str, Check); 19] = [
+const CHECKS: [(&str, Check); 20] = [
     ("config", config),
     ("root", root),
     ("kernel", kernel::version),
@@ -104,6 +104,7 @@ const CHECKS: [(&str, Check); 19] = [
     ("mount", mount::mount),
     ("nftables", kernel::nftables),
     ("driver", resources::driver),
+    ("driver-files", resources::driver_files),
     ("inotify", resources::inotify),
     ("open-files", resources::open_files),
     ("time", resources::time),

@@ -1,9 +1,12 @@
 //! Cards, limits of the kernel, the clock.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use super::{Machine, Verdict, daemons, ok, warning};
+use super::{Machine, Verdict, daemons, failure, ok, warning};
+use crate::gpu::cdi::Wanted;
+use crate::gpu::driver_files::{self, Capabilities, Sources};
 use crate::gpu::{Card, Driver, Gpus, Inventory, Settings};
 
 /// NVML may hang with a card.
@@ -11,11 +14,58 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const NVIDIA: &str = "0x10de";
 
 pub(super) fn driver(machine: &Machine) -> Verdict {
+    look_at_cards(machine, |seen| of_cards(seen, has_nvidia_device()))
+}
+
+/// Whether images can be shown what their programs need of the driver.
+pub(super) fn driver_files(machine: &Machine) -> Verdict {
+    let gpu = &machine.config.gpu;
+    let sources = Sources::of_environment(gpu.library.clone(), gpu.cdi.clone());
+    look_at_cards(machine, |seen| of_files(seen, &sources))
+}
+
+fn look_at_cards(machine: &Machine, tell: impl FnOnce(&Inventory) -> Verdict) -> Verdict {
     // The daemon keeps what it has heard; here nothing is written.
     let settings = Settings { library: machine.config.gpu.library.clone(), ..Settings::default() };
     match Gpus::start(settings, |_| {}) {
-        Ok(gpus) => of_cards(&gpus.look(PATIENCE), has_nvidia_device()),
+        Ok(gpus) => tell(&gpus.look(PATIENCE)),
         Err(error) => warning(format!("the cards cannot be looked at: {error}"), "see whether threads can be started"),
+    }
+}
+
+fn of_files(seen: &Inventory, sources: &Sources) -> Verdict {
+    let Driver::Loaded { version, .. } = &seen.driver else { return ok("no driver that images could be shown") };
+    let found = Capabilities::parse(None)
+        .and_then(|usual| driver_files::find(sources, version, &usual, &all_of(&seen.cards), Path::new("/")));
+    match found {
+        Ok(files) if files.remarks.is_empty() => {
+            ok(format!("driver {version}: images are shown {} files of it", files.files.len()))
+        }
+        Ok(files) => warning(
+            format!("not all of the driver's description for containers is followed: {}", files.remarks.join("; ")),
+            "make it anew (`nvidia-ctk cdi generate`), or take its folder out of [gpu] cdi: the files are found without it too",
+        ),
+        Err(why) => failure(
+            format!("tasks with cards cannot start in images: {why}"),
+            "put that right; tasks without an image have the machine's own files",
+        ),
+    }
+}
+
+/// The cards, or their slices, as tasks could have them.
+fn all_of(cards: &[Card]) -> Vec<Wanted<'_>> {
+    cards
+        .iter()
+        .filter_map(|card| Some((card, card.facts.minor?)))
+        .flat_map(|(card, minor)| of_card(card, minor))
+        .collect()
+}
+
+fn of_card(card: &Card, minor: u32) -> Vec<Wanted<'_>> {
+    let wanted = |slice| Wanted { uuid: &card.facts.uuid, minor, slice };
+    match card.is_cut_up() {
+        false => vec![wanted(None)],
+        true => card.slices.iter().map(|slice| wanted(Some(&slice.uuid))).collect(),
     }
 }
 

@@ -90,7 +90,7 @@ impl Scarce {
 }
 
 /// Labels of Kubernetes have "-" where names have " ".
-fn is_of_kind(name: &str, kind: Option<&str>) -> bool {
+pub fn is_of_kind(name: &str, kind: Option<&str>) -> bool {
     let plain = |text: &str| text.to_lowercase().replace(['-', '_'], " ");
     kind.is_none_or(|kind| plain(name).contains(&plain(kind)))
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::world::Job;
 use super::{Reconciler, Work};
-use crate::gpu::deck::{CARD, Part, Piece, Sizes, Wish};
+use crate::gpu::deck::{CARD, Part, Piece, Sizes, Wish, is_of_kind};
 use crate::gpu::health::{self, Finding, Level};
 use crate::gpu::nodes::Missing;
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
@@ -96,37 +96,47 @@ enum OutOfUse<'a> {
     },
 }
 
-/// What of the cards who waits is told of: what keeps others is nothing to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sought {
-    /// Whole ones and shares.
-    Cards,
-    Slices,
-    Both,
+/// What of the cards who waits is told of, each sort once: what keeps others is nothing to it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Sought(BTreeSet<(Form, Option<String>)>);
+
+/// Whole cards and shares are had of the same cards, slices of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Form {
+    Card,
+    Slice,
 }
 
 impl Sought {
     pub(super) fn of(wishes: &[Wish]) -> Self {
-        let is_slices = |wish: &Wish| matches!(wish.part, Part::Slice(_));
-        match (wishes.iter().any(is_slices), wishes.iter().all(is_slices)) {
-            (false, _) => Self::Cards,
-            (true, true) => Self::Slices,
-            (true, false) => Self::Both,
-        }
+        let form = |wish: &Wish| match wish.part {
+            Part::Slice(_) => Form::Slice,
+            Part::Whole | Part::Share(_) => Form::Card,
+        };
+        let wanted = wishes.iter().filter(|wish| wish.pieces() > 0);
+        Self(wanted.map(|wish| (form(wish), wish.kind.clone())).collect())
+    }
+
+    fn has(&self, form: Form, card: &Card) -> bool {
+        self.0.iter().any(|(sought, kind)| *sought == form && is_of_kind(&card.facts.name, kind.as_deref()))
     }
 
     /// Why that card as a whole is not had matters to it; of one that is cut up it is told with its parts.
-    fn concerns(self, card: &Card, why: OutOfUse<'_>) -> bool {
-        match self {
-            Self::Cards => true,
+    fn concerns(&self, card: &Card, why: OutOfUse<'_>) -> bool {
+        match (self.has(Form::Card, card), self.has(Form::Slice, card)) {
+            (is_sought, false) => is_sought,
             // Of one that does not answer nobody knows whether it was cut up.
-            Self::Slices => card.signs.lost.is_some(),
-            Self::Both => !card.is_cut_up() || matches!(why, OutOfUse::CutUp),
+            (false, true) => card.signs.lost.is_some(),
+            (true, true) => !card.is_cut_up() || matches!(why, OutOfUse::CutUp),
         }
     }
 
-    fn concerns_parts(self, card: &Card) -> bool {
-        self == Self::Both || (self == Self::Slices) == card.is_cut_up()
+    fn concerns_parts(&self, card: &Card) -> bool {
+        match (self.has(Form::Card, card), self.has(Form::Slice, card)) {
+            (true, true) => true,
+            (true, false) => !card.is_cut_up(),
+            (false, is_sought) => is_sought && card.is_cut_up(),
+        }
     }
 }
 
@@ -636,7 +646,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Who uses cards, or parts of them, and is no job.
-    pub(super) fn strangers(&self, sought: Sought) -> Vec<StrangerReport> {
+    pub(super) fn strangers(&self, sought: &Sought) -> Vec<StrangerReport> {
         let told = |place: usize, card: &Card, slice: Option<&str>, by: &Process| StrangerReport {
             gpu: format!("GPU {place}"),
             uuid: card.facts.uuid.clone(),
@@ -654,7 +664,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Cards that nobody is given, and why, one line; empty where there are none such.
-    pub(super) fn cards_out_of_use(&self, sought: Sought) -> String {
+    pub(super) fn cards_out_of_use(&self, sought: &Sought) -> String {
         let free = self.unleased().filter_map(|(place, _, why)| Some((place, why?)));
         let concerns = |(place, why): &(usize, OutOfUse<'_>)| {
             self.cards.seen.cards.get(*place).is_some_and(|card| sought.concerns(card, *why))

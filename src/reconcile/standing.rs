@@ -1,9 +1,8 @@
 //! What is told of a run that waits in the queue: its place, what it needs, what is free, who holds the rest, and when it should
 //! start. Of other workspaces no more than their names and how much they hold.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::Reconciler;
 use super::cards::Sought;
@@ -20,27 +19,23 @@ const NAMED: usize = 3;
 /// And that programs are told of.
 const TOLD: usize = 20;
 
-/// What all of a list have in common.
+/// What those of a list have in common who seek the same.
 #[derive(Debug, Default)]
-pub(super) struct Listed {
-    cards: Told,
-    slices: Told,
-    both: Told,
-}
+pub(super) struct Listed(Mutex<BTreeMap<Sought, Arc<Told>>>);
 
 /// What is told of cards that nobody is given, to all who seek the same.
 #[derive(Debug, Default)]
 struct Told {
-    why: OnceLock<String>,
+    why: OnceLock<Arc<str>>,
     strangers: OnceLock<Vec<StrangerReport>>,
 }
 
 impl Listed {
-    fn of(&self, sought: Sought) -> &Told {
-        match sought {
-            Sought::Cards => &self.cards,
-            Sought::Slices => &self.slices,
-            Sought::Both => &self.both,
+    fn of(&self, sought: &Sought) -> Arc<Told> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match all.get(sought) {
+            Some(told) => told.clone(),
+            None => all.entry(sought.clone()).or_default().clone(),
         }
     }
 }
@@ -84,7 +79,7 @@ impl<S: Store> Reconciler<S> {
 
     fn room_reason(&self, key: &JobKey, outlook: &Outlook, standing: &Standing) -> String {
         let is_free = standing.of_cards.state == CardsFor::Free;
-        let others = if is_free { Cow::default() } else { self.cards_told_out_of_use(standing) };
+        let others = if is_free { "".into() } else { self.cards_told_out_of_use(standing) };
         match !is_held(outlook, standing) && !others.is_empty() {
             true => cards(standing, &others),
             false => format!("{}{others}", room(key, outlook, standing)),
@@ -92,11 +87,12 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// What [`Self::cards_out_of_use`] says, of which a list asks for each that waits.
-    fn cards_told_out_of_use(&self, standing: &Standing) -> Cow<'_, str> {
+    fn cards_told_out_of_use(&self, standing: &Standing) -> Arc<str> {
         let sought = Sought::of(&standing.wishes);
+        let why = || self.cards_out_of_use(&sought).into();
         match &self.listed {
-            Some(listed) => Cow::Borrowed(listed.of(sought).why.get_or_init(|| self.cards_out_of_use(sought))),
-            None => Cow::Owned(self.cards_out_of_use(sought)),
+            Some(listed) => listed.of(&sought).why.get_or_init(why).clone(),
+            None => why(),
         }
     }
 
@@ -271,8 +267,8 @@ impl<S: Store> Reconciler<S> {
         }
         let sought = Sought::of(&standing.wishes);
         match &self.listed {
-            Some(listed) => listed.of(sought).strangers.get_or_init(|| self.strangers(sought)).clone(),
-            None => self.strangers(sought),
+            Some(listed) => listed.of(&sought).strangers.get_or_init(|| self.strangers(&sought)).clone(),
+            None => self.strangers(&sought),
         }
     }
 }

@@ -80,6 +80,14 @@ impl Machine {
         assert_eq!(report["state"], "failed", "{report:#}");
         report["reason"].as_str().unwrap().to_owned()
     }
+
+    /// What the doctor says of the driver's files: the level, and what was found.
+    fn doctor(&self) -> (String, String) {
+        let told = self.instance.cli(&["doctor", "driver-files", "--json"]).stdout;
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        let text = |key: &str| told[key].as_str().unwrap().to_owned();
+        (text("level"), text("found"))
+    }
 }
 
 /// `lib64/libcuda.so.VERSION` with its links, and `bin/nvidia-smi`, which loads it and says whence.
@@ -232,7 +240,10 @@ fn an_image_whose_libraries_do_not_go_with_the_driver_is_refused_by_name() {
     // Where no library is missed, the image is not to blame: the driver is.
     fs::remove_file(machine.instance.root().join("driver/lib64").join(format!("libcuda.so.{VERSION}"))).unwrap();
     let why = machine.refused("missing", &machine.debian());
-    assert!(why.contains(&format!("the driver's libcuda.so.{VERSION} is in none of ")), "{why}");
+    let missing = format!("the driver's libcuda.so.{VERSION} is in none of ");
+    assert!(why.contains(&missing), "{why}");
+    let (level, found) = machine.doctor();
+    assert!(level == "failed" && found.contains(&missing), "{level}: {found}");
     machine.instance.shutdown();
 }
 
@@ -291,12 +302,24 @@ fn a_machine_s_description_for_containers_is_followed_as_far_as_the_lease_goes()
     let told = machine.instance.wait_for_log("the hook touch");
     assert!(told.contains("is not run"), "{told}");
     assert!(fs::metadata(&witness).is_err(), "no hook is run");
+    let (level, found) = machine.doctor();
+    assert!(level == "warning" && found.contains("the hook touch"), "{level}: {found}");
+    fs::write(root.join("cdi/other.yaml"), "cdiVersion: [").unwrap();
+    let (level, found) = machine.doctor();
+    assert!(level == "warning" && found.contains("cdi/other.yaml is of no use: "), "{level}: {found}");
+    fs::remove_file(root.join("cdi/other.yaml")).unwrap();
     // One of another driver is not followed, but told of.
     let old = fs::read_to_string(root.join("cdi/nvidia.json")).unwrap().replace(VERSION, "111.22.33");
     fs::write(root.join("cdi/nvidia.json"), old).unwrap();
     let found = machine.said("old", &image, "", script);
     assert!(found.contains(&format!("58095 from {FOLDER}/libcuda.so.1\n")), "{found}");
     machine.instance.wait_for_log("`nvidia-ctk cdi generate` makes it anew");
+    let (level, found) = machine.doctor();
+    assert!(level == "warning" && found.contains("the driver's files are looked for without it"), "{level}: {found}");
+    fs::remove_file(root.join("cdi/nvidia.json")).unwrap();
+    let (level, found) = machine.doctor();
+    let shown = format!("driver {VERSION}: images are shown ");
+    assert!(level == "ok" && found.starts_with(&shown), "{level}: {found}");
     assert_eq!(fs::metadata(root.join("driver/bin/nvidia-smi")).unwrap().uid(), 0);
     machine.instance.shutdown();
 }

@@ -521,19 +521,24 @@ fn a_file_that_is_put_right_and_one_with_a_warning_are_told_with_what_comes_of_t
     }
 }
 
+fn ada() -> Caller {
+    Caller::named(1000, "ada".to_owned())
+}
+
+/// All jobs, told at once.
+fn list(daemon: &mut Daemon) -> Vec<JobReport> {
+    let heard = Arc::new(Mutex::new(None));
+    let answered = heard.clone();
+    let answer = Box::new(move |listing| drop(answered.lock().unwrap().replace(listing)));
+    daemon.reconciler.handle(Event::Request(Request::List { caller: ada(), answer }), Timestamp(daemon.now));
+    heard.lock().unwrap().take().unwrap().unwrap().jobs
+}
+
 #[test]
 fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_however_far_behind() {
     let mut daemon = Daemon::new(Quotas::new());
     let file = |index: u32| accepted(&format!("a/j{index:04}"), "resources = { cpu = 8, memory = \"100MB\" }");
     daemon.files((0..1200).map(file).collect());
-    let caller = || Caller::named(1000, "ada".to_owned());
-    let heard = Arc::new(Mutex::new(None));
-    let list = |daemon: &mut Daemon| {
-        let answered = heard.clone();
-        let answer = Box::new(move |listing| drop(answered.lock().unwrap().replace(listing)));
-        daemon.reconciler.handle(Event::Request(Request::List { caller: caller(), answer }), Timestamp(daemon.now));
-        heard.lock().unwrap().take().unwrap().unwrap().jobs
-    };
     daemon.now += HOUR;
     let jobs = list(&mut daemon);
     let place = |report: &JobReport| report.waiting.as_ref().map(|waiting| waiting.place);
@@ -549,7 +554,7 @@ fn a_list_costs_the_first_places_of_a_long_queue_and_one_job_is_told_its_own_how
     let answered = shown.clone();
     let answer = Box::new(move |detail| drop(answered.lock().unwrap().replace(detail)));
     let key = "a/j1199".parse().unwrap();
-    let request = Request::Show { caller: caller(), key, runs: NEWEST_RUN, events: EventPart::None, answer };
+    let request = Request::Show { caller: ada(), key, runs: NEWEST_RUN, events: EventPart::None, answer };
     daemon.reconciler.handle(Event::Request(request), Timestamp(daemon.now));
     let detail = shown.lock().unwrap().take().unwrap().unwrap();
     assert_eq!(place(&detail.report), Some(1199));

@@ -139,7 +139,7 @@ impl<S: Store> Reconciler<S> {
         self.parts_away().into_iter().any(|away| self.cards.away_since(away.why, self.now).is_some())
     }
 
-    pub(super) fn parts_out_of_use(&self, sought: Sought) -> Vec<String> {
+    pub(super) fn parts_out_of_use(&self, sought: &Sought) -> Vec<String> {
         let told = |away: Away<'_>| {
             let says = self.cards.says(away.why, self.now);
             match &away.piece.of {
@@ -153,7 +153,7 @@ impl<S: Store> Reconciler<S> {
 
     pub(super) fn strangers_on_parts(
         &self,
-        sought: Sought,
+        sought: &Sought,
         told: impl Fn(usize, &Card, Option<&str>, &Process) -> StrangerReport,
     ) -> Vec<StrangerReport> {
         let of = |away: Away<'_>| {

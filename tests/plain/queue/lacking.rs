@@ -111,3 +111,79 @@ fn a_process_of_somebody_else_is_told_by_the_name_of_its_user_also_to_programs()
     daemon.file("a/more", &cores(8, ""));
     assert_eq!(daemon.report("a/more").waiting.unwrap().strangers, []);
 }
+
+#[test]
+fn who_wants_a_certain_kind_of_card_is_told_of_no_other() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let of_stranger = |card: &mut Card| card.usage.as_mut().unwrap().processes = Some(vec![stranger()]);
+    let mut seen = idle(6, 1000);
+    for (card, name) in seen.cards.iter_mut().zip(["A100", "H100", "H100", "A100", "L4", "L4"]) {
+        card.facts.name = format!("NVIDIA {name}");
+    }
+    // One of each is cut up, the whole ones are used by somebody.
+    cut_up(&mut seen.cards[1], 1, &["1g.10gb"]);
+    cut_up(&mut seen.cards[3], 3, &["1g.10gb"]);
+    [0, 2, 4].into_iter().for_each(|place| of_stranger(&mut seen.cards[place]));
+    seen.cards[5].findings =
+        vec![health::Finding { rule: "xid-79".to_owned(), level: health::Level::Failed, says: "it fell".to_owned() }];
+    daemon.cards(seen);
+    let kind = |kind: &str, wants: &str| {
+        format!("resources = {{ cpu = 1, memory = \"100MB\", gpu_type = \"{kind}\", {wants} }}")
+    };
+    let mut told = |key: &str, wants: &str| {
+        daemon.file(key, wants);
+        let report = daemon.report(key);
+        assert_eq!(report.state, State::Waiting, "{}", report.reason);
+        let strangers: Vec<String> = report.waiting.unwrap().strangers.into_iter().map(|one| one.gpu).collect();
+        daemon.files(vec![removed(key)]);
+        let reason = report.reason.split_once("can be used now").unwrap_or_else(|| panic!("{}", report.reason)).1;
+        (reason.to_owned(), strangers.join(", "))
+    };
+    let both = |reason: &str, strangers: &str| (reason.to_owned(), strangers.to_owned());
+    let used = "is used by process 9 of root";
+    assert_eq!(
+        told("a/a100", &kind("A100", "gpu = 1")),
+        both(&format!("; GPU 0 {used}; GPU 3 is cut up by MIG"), "GPU 0")
+    );
+    assert_eq!(
+        told("a/h100", &kind("H100", "gpu = 1")),
+        both(&format!("; GPU 1 is cut up by MIG; GPU 2 {used}"), "GPU 2")
+    );
+    assert_eq!(
+        told("a/share", &kind("L4", "gpu_memory = \"10GiB\"")),
+        both(&format!("; GPU 4 {used}; GPU 5 xid-79: it fell"), "GPU 4")
+    );
+    // Each role for itself; one that wants no card changes nothing.
+    let roles = format!(
+        "[roles.a]\n{}\n[roles.b]\n{}\n[roles.c]\nresources = {{ cpu = 1, memory = \"100MB\" }}",
+        kind("H100", "mig = \"1g.10gb\""),
+        kind("L4", "gpu = 1")
+    );
+    assert_eq!(told("a/roles", &roles), both(&format!("; GPU 4 {used}; GPU 5 xid-79: it fell"), "GPU 4"));
+    assert_eq!(
+        told("a/any", &gpus(1)),
+        both(
+            &format!("; GPU 0, 2 and 4: {used}; GPU 1 and 3: is cut up by MIG; GPU 5 xid-79: it fell"),
+            "GPU 0, GPU 2, GPU 4"
+        )
+    );
+}
+
+#[test]
+fn in_a_list_each_is_told_of_the_cards_that_it_wants() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(2, 1000);
+    (seen.cards[0].facts.name, seen.cards[1].facts.name) = ("NVIDIA A100".to_owned(), "NVIDIA H100".to_owned());
+    seen.cards.iter_mut().for_each(|card| card.usage.as_mut().unwrap().processes = Some(vec![stranger()]));
+    daemon.cards(seen);
+    for (key, kind) in [("a/a100", "A100"), ("a/h100", "H100")] {
+        let wants = format!("resources = {{ cpu = 1, memory = \"100MB\", gpu = 1, gpu_type = \"{kind}\" }}");
+        daemon.file(key, &wants);
+    }
+    let listed = list(&mut daemon);
+    for (key, place, other) in [("a/a100", 0, 1), ("a/h100", 1, 0)] {
+        let report = listed.iter().find(|report| format!("{}/{}", report.workspace, report.job) == key).unwrap();
+        let told = |place: usize| report.reason.contains(&format!("; GPU {place} is used"));
+        assert!(told(place) && !told(other), "{key}: {}", report.reason);
+    }
+}
