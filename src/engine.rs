@@ -5,9 +5,8 @@
 
 pub mod local;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::contract::Identity;
@@ -16,6 +15,7 @@ use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, StopHow, Verdict};
 use crate::store::record::{AddressBlock, GpuLease, Owner};
+use crate::sys::given_up::GivenUp;
 
 /// One attempt to be started, or gone on with after a crash.
 #[derive(Debug, Clone)]
@@ -47,80 +47,6 @@ pub struct Prepare {
     pub given_up: GivenUp,
     /// The number of what was set aside for it.
     pub aside: Option<u64>,
-}
-
-/// Whether nobody wants a run to be made ready any more: known to who asks for it and to who does it, which is ended then.
-#[derive(Clone, Default)]
-pub struct GivenUp(Arc<Mutex<Wanted>>);
-
-/// What is under way for it, each with what ends it.
-#[derive(Default)]
-struct Wanted {
-    no_longer: bool,
-    ends: BTreeMap<u64, End>,
-    /// Numbers that were given to ends.
-    numbered: u64,
-}
-
-type End = Box<dyn FnOnce() + Send>;
-
-/// While it is there, something is ended when its run is given up.
-#[must_use]
-pub struct Ending<'a> {
-    given_up: &'a GivenUp,
-    number: u64,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let end = self.given_up.wanted().ends.remove(&self.number);
-        drop(end);
-    }
-}
-
-impl std::fmt::Debug for GivenUp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("GivenUp").field(&self.is_set()).finish()
-    }
-}
-
-impl GivenUp {
-    pub fn set(&self) {
-        let ends = {
-            let mut wanted = self.wanted();
-            wanted.no_longer = true;
-            std::mem::take(&mut wanted.ends)
-        };
-        ends.into_values().for_each(|end| end());
-    }
-
-    pub fn is_set(&self) -> bool {
-        self.wanted().no_longer
-    }
-
-    /// `end` is called once if it is given up, or was.
-    pub fn ending(&self, end: impl FnOnce() + Send + 'static) -> Ending<'_> {
-        let mut wanted = self.wanted();
-        wanted.numbered += 1;
-        let number = wanted.numbered;
-        match wanted.no_longer {
-            false => drop(wanted.ends.insert(number, Box::new(end))),
-            true => {
-                drop(wanted);
-                end();
-            }
-        }
-        Ending { given_up: self, number }
-    }
-
-    fn wanted(&self) -> MutexGuard<'_, Wanted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// They are of the same preparation.
-    pub fn is_of(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
-    }
 }
 
 impl Prepare {
@@ -226,30 +152,4 @@ pub trait Engine: Send + Sync + 'static {
     fn deliver(&self, key: &JobKey, run: u32, how: Delivery);
     /// Removes what an ended attempt held, and publishes the model of a successful one.
     fn release(&self, attempt: &Release) -> Result<(), EngineError>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    #[test]
-    fn what_is_under_way_is_ended_once_when_it_is_given_up_or_was() {
-        let (given_up, ended) = (GivenUp::default(), Arc::new(AtomicU32::new(0)));
-        let count = || {
-            let ended = ended.clone();
-            move || {
-                ended.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        drop(given_up.ending(count()));
-        let kept = given_up.ending(count());
-        assert_eq!(ended.load(Ordering::SeqCst), 0);
-        given_up.clone().set();
-        given_up.set();
-        assert_eq!(ended.load(Ordering::SeqCst), 1, "what was over is not ended");
-        drop(kept);
-        drop(given_up.ending(count()));
-        assert_eq!(ended.load(Ordering::SeqCst), 2, "it begins too late");
-    }
 }

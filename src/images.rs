@@ -37,7 +37,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 pub use config::ImageConfig;
 pub use digest::Digest;
@@ -49,6 +49,7 @@ pub use source::Format;
 
 use crate::ids::{Bytes, Timestamp, WorkspaceName};
 use crate::sys::file::{Durability, create_dir, remove_temporaries, remove_tree, write_whole};
+use crate::sys::given_up::GivenUp;
 use crate::sys::idmap::IdMap;
 use crate::sys::process::SealedProgram;
 use error::{failed, stored};
@@ -91,8 +92,7 @@ pub struct Progress {
     /// Bytes to fetch or read in all.
     pub bytes: AtomicU64,
     pub bytes_done: AtomicU64,
-    /// Whether nobody wants it any more.
-    given_up: watch::Sender<bool>,
+    given_up: GivenUp,
 }
 
 impl fmt::Display for Progress {
@@ -109,18 +109,28 @@ impl fmt::Display for Progress {
 }
 
 impl Progress {
-    /// Ends what is fetched, as soon as that can be done.
-    pub fn give_up(&self) {
-        self.given_up.send_replace(true);
+    /// Of what ends, wherever it is, once it is given up.
+    pub fn until(given_up: GivenUp) -> Self {
+        Self { given_up, ..Self::default() }
+    }
+
+    fn check(&self) -> Result<(), ImageError> {
+        if self.given_up.is_set() { Err(ImageError::Unwanted) } else { Ok(()) }
+    }
+
+    /// What was cut short failed for no other reason.
+    fn told(&self, error: ImageError) -> ImageError {
+        if self.given_up.is_set() { ImageError::Unwanted } else { error }
     }
 
     /// Does `work`, as long as it is wanted.
     async fn while_wanted<T>(&self, work: impl Future<Output = T>) -> Result<T, ImageError> {
-        let mut given_up = self.given_up.subscribe();
+        let unwanted = Arc::new(Notify::new());
+        let told = unwanted.clone();
+        let _ending = self.given_up.ending(move || told.notify_one());
         tokio::select! {
             biased;
-            // The sender lives as long as we do.
-            _ = given_up.wait_for(|given_up| *given_up) => Err(ImageError::Unwanted),
+            () = unwanted.notified() => Err(ImageError::Unwanted),
             done = work => Ok(done),
         }
     }
@@ -206,7 +216,7 @@ pub struct Images {
     /// Held while a name is looked at and given to another image.
     naming: Mutex<()>,
     /// Told when an image has come in.
-    grown: Arc<tokio::sync::Notify>,
+    grown: Arc<Notify>,
 }
 
 /// One part in so many of the free disk is left by archives on their way.
@@ -454,8 +464,8 @@ impl Images {
         wanted: &Local<'_>,
         progress: &Arc<Progress>,
     ) -> Result<Imported, ImageError> {
-        let spool = source::Spool { directory: &self.drafts(), most: self.room()? };
-        let source = source::archive(file, wanted, &spool)?;
+        let spool = source::Spool { directory: &self.drafts(), most: self.room()?, given_up: &progress.given_up };
+        let source = source::archive(file, wanted, &spool).map_err(|error| progress.told(error))?;
         self.bring(source, wanted.workspace, progress)
     }
 

@@ -8,6 +8,7 @@ pub mod btrfs;
 pub mod cgroup;
 pub mod devices;
 pub mod file;
+pub mod given_up;
 pub mod idmap;
 pub mod ld_cache;
 pub mod lock;

@@ -31,6 +31,7 @@ use super::manifest::{Entry, Kind, State, Writer, by_line, entry_of, failing, pe
 use super::removal::{finish, gone};
 use super::{DRAFT, LATEST, MANIFEST, OWN, Part, SHARED, Shelf, is_absent, manifest_of};
 use crate::sys::file::{copy_content, has_writer};
+use crate::sys::given_up::GivenUp;
 use crate::sys::pause;
 use crate::sys::walk::{Item, open, walk};
 
@@ -489,7 +490,7 @@ fn make_own(this: &Version<'_>, item: &Item<'_>, before: Option<&Shared>) -> io:
     let aside = format!("{OWN}{}.copy", this.version);
     let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_TRUNC | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let copy = File::from(openat(this.directory, aside.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
-    copy_content(&source, &copy)?;
+    copy_content(&source, &copy, &GivenUp::default())?;
     let status = &item.status;
     fchown(&copy, Some(status.st_uid), Some(status.st_gid))?;
     fchmod(&copy, Mode::from_bits_truncate(status.st_mode & 0o7777))?;

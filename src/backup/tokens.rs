@@ -8,6 +8,7 @@ use super::swap::Drafts;
 use super::{BackupError, failed};
 use crate::config::Paths;
 use crate::sys::file::{copy_tree, remove_tree};
+use crate::sys::given_up::GivenUp;
 
 /// Whose tokens are good.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Tokens {
         let own = names_in(&here).map_err(failed("read", &here))?;
         remove_tree(&draft).map_err(failed("remove", &draft))?;
         if here.is_dir() {
-            copy_tree(&here, &draft).map_err(failed("copy", &here))?;
+            copy_tree(&here, &draft, &GivenUp::default()).map_err(failed("copy", &here))?;
         }
         let left_out = of_backup.into_iter().filter(|name| !own.contains(name)).collect();
         Ok(TokensTold { restored: Vec::new(), left_out })

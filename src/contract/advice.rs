@@ -45,7 +45,10 @@ pub fn refusals(name: &JobName, spec: &JobSpec) -> Vec<Advice> {
     let mut out: Vec<Advice> = name.into_iter().collect();
     out.extend(gpus::refusals(spec));
     match spec.contract.platform {
-        Platform::AzureMl => out.extend(inputs_that_nobody_gives(spec)),
+        Platform::AzureMl => {
+            out.extend(spec.members().filter_map(too_many_places));
+            out.extend(inputs_that_nobody_gives(spec));
+        }
         Platform::OpenPai => out.extend(spec.members().filter_map(too_small)),
         Platform::ModelArts if spec.contract.profile == Profile::Plain => out.extend(input_called_as_the_output(spec)),
         _ => {}
@@ -67,6 +70,13 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(switches::switches(spec));
     out.extend(ports_on_one_network(spec));
     out
+}
+
+fn too_many_places(role: &Role) -> Option<Advice> {
+    let (count, most) = (azureml::places(&role.command), azureml::PLACES_MAX);
+    let text =
+        format!("`command` has {count} places for inputs and outputs, at most {most} are filled: put it into a script");
+    (count > most).then(|| Advice::of_role(role, &["command"], text))
 }
 
 /// OpenPAI takes whole cores.
@@ -312,6 +322,19 @@ mod tests {
 
     fn refused(contract: &str, name: &str) -> bool {
         !refusals(&name.parse().unwrap(), &spec(&format!("contract = \"{contract}\"\ncommand = \"x\""))).is_empty()
+    }
+
+    #[test]
+    fn a_command_of_azure_has_so_many_places_and_no_more() {
+        let refused = |count: usize, words: bool| {
+            let places = "${{inputs.u}} ".repeat(count);
+            let command = if words { format!("[\"echo\", \"{places}\"]") } else { format!("\"echo {places}\"") };
+            let text = format!("contract = \"azureml\"\nparams.u = \"two words\"\ncommand = {command}");
+            refusals(&"job".parse().unwrap(), &spec(&text)).into_iter().map(|advice| advice.text).collect::<String>()
+        };
+        assert_eq!(refused(256, false), "");
+        assert!(refused(257, false).contains("257 places"));
+        assert_eq!(refused(257, true), "", "no shell reads it");
     }
 
     fn told_of(contract: &str, name: &str) -> Advice {

@@ -7,6 +7,8 @@ use super::{Task, host, join, parameters};
 use crate::spec::{Command, Framework, Platform, Role};
 
 const PLACE: &str = "${{";
+/// Most places of a command that a shell reads: for each it is read again as far as there.
+pub(super) const PLACES_MAX: usize = 256;
 const INPUT: &str = "${{inputs.";
 const OUTPUT: &str = "${{outputs.";
 
@@ -26,13 +28,19 @@ pub(super) enum ReadBy {
 /// Puts parameters and paths in the place of their names. Each is the word that it would be by itself, or a part of the one that it
 /// stands in.
 pub(super) fn substitute(task: &Task<'_>, command: &str, read_by: ReadBy) -> String {
-    let (mut out, mut rest) = (String::with_capacity(command.len()), command);
+    let (mut out, mut rest, mut places) = (String::with_capacity(command.len()), command, 0);
     while let Some((before, behind)) = rest.split_once(PLACE) {
         out.push_str(before);
         let place = behind.split_once("}}").and_then(|(name, after)| Some((value(task, name)?, after)));
         rest = match place {
             Some((value, after)) => {
-                let text = if read_by == ReadBy::Shell { within(&out, &value) } else { value };
+                places += 1;
+                let text = match read_by {
+                    ReadBy::Shell if places <= PLACES_MAX => within(&out, &value),
+                    // The job is refused.
+                    ReadBy::Shell => quote(&value),
+                    ReadBy::Program => value,
+                };
                 out.push_str(&text);
                 after
             }
@@ -93,6 +101,11 @@ pub(super) fn outputs(role: &Role, platform: Platform) -> Vec<String> {
     let names = text.split(OUTPUT).skip(1).filter_map(|rest| rest.split("}}").next());
     let plain = |name: &&str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
     names.filter(|_| platform == Platform::AzureMl).filter(plain).map(|name| format!("/output/{name}")).collect()
+}
+
+/// How many places a command has that a shell reads.
+pub(super) fn places(command: &Command) -> usize {
+    if let Command::Shell(text) = command { text.matches(PLACE).count() } else { 0 }
 }
 
 /// The parameters and datasets that a command asks for and nobody gives.

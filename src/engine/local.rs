@@ -44,7 +44,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::sys::signal::Signal;
 
-use super::{Delivery, Engine, EngineError, GivenUp, Launch, Launched, Prepare, Release, Told};
+use super::{Delivery, Engine, EngineError, Launch, Launched, Prepare, Release, Told};
 use crate::config::{InForce, Paths};
 use crate::contract::{Identity, Inside, Task, TaskPlace, Unspeakable, shells, view};
 use crate::gpu::Gpus;
@@ -55,6 +55,7 @@ use crate::rundir::{Found, Init, LAUNCH_VERSION, LaunchRecord, Shm, TaskDir};
 use crate::spec::Network;
 use crate::status::{StopCause, StopHow};
 use crate::sys::file::{Durability, create_dir, create_dir_for, remove_tree};
+use crate::sys::given_up::GivenUp;
 use crate::sys::lock::HeldLock;
 use crate::sys::process::{Child, Launch as Spawn, PidFd, SealedProgram};
 use crate::sys::{cgroup, mounts};

@@ -46,13 +46,28 @@ impl LayerRecord {
     }
 }
 
+/// Who is at which layer.
+#[derive(Debug, Default)]
+struct Turns {
+    /// Being unpacked, or looked at whether they are what they are called, now.
+    busy: Mutex<BTreeSet<Digest>>,
+    /// One of them no longer is, or somebody who waits no longer wants to.
+    changed: Condvar,
+}
+
+impl Turns {
+    /// Whoever looks at `busy` waits or has not looked yet.
+    fn wake(&self) {
+        let _looks = lock(&self.busy);
+        self.changed.notify_all();
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Layers {
     layers: PathBuf,
     drafts: PathBuf,
-    /// Being unpacked, or looked at whether they are what they are called, now.
-    busy: Mutex<BTreeSet<Digest>>,
-    freed: Condvar,
+    turns: Arc<Turns>,
     /// Which layers a workspace has brought itself or sees by name. Naming a layer is not having it: its digest is no
     /// secret, and its files may be.
     proven: Mutex<BTreeSet<(String, Digest)>>,
@@ -80,8 +95,7 @@ impl Layers {
         Self {
             layers: root.join("layers"),
             drafts: root.join("drafts"),
-            busy: Mutex::default(),
-            freed: Condvar::new(),
+            turns: Arc::default(),
             proven: Mutex::default(),
             pins: Arc::default(),
             number: AtomicUsize::new(0),
@@ -172,16 +186,17 @@ impl Layers {
         limits: &Limits,
         progress: &Arc<Progress>,
     ) -> Result<(), ImageError> {
-        let _busy = self.turn(layer);
+        let _busy = self.turn(layer, progress)?;
         if self.is_had(workspace, layer) {
             Progress::add(&progress.bytes_done, blob.size);
             return Ok(());
         }
         if self.is_there(layer) {
-            verify(layer, blob, limits, progress)?;
+            verify(layer, blob, limits, progress).map_err(|error| progress.told(error))?;
         } else {
             let draft = self.drafts.join(format!("{}-{}", layer.short(), self.number.fetch_add(1, Ordering::Relaxed)));
-            self.unpack_into(&draft, layer, blob, limits, progress).map_err(|error| self.give_up(&draft, error))?;
+            let unpacked = self.unpack_into(&draft, layer, blob, limits, progress);
+            unpacked.map_err(|error| self.give_up(&draft, progress.told(error)))?;
         }
         // While it is busy still: who waits for it would read all of it again.
         self.prove(workspace, [layer.clone()]);
@@ -189,13 +204,16 @@ impl Layers {
     }
 
     /// Waits until nobody else is at this layer.
-    fn turn<'a>(&'a self, layer: &'a Digest) -> Busy<'a> {
-        let mut busy = lock(&self.busy);
+    fn turn<'a>(&'a self, layer: &'a Digest, progress: &Progress) -> Result<Busy<'a>, ImageError> {
+        let turns = self.turns.clone();
+        let _ending = progress.given_up.ending(move || turns.wake());
+        let mut busy = lock(&self.turns.busy);
         while busy.contains(layer) {
-            busy = self.freed.wait(busy).unwrap_or_else(PoisonError::into_inner);
+            progress.check()?;
+            busy = self.turns.changed.wait(busy).unwrap_or_else(PoisonError::into_inner);
         }
         busy.insert(layer.clone());
-        Busy { layers: self, layer }
+        Ok(Busy { turns: &self.turns, layer })
     }
 
     /// Removes what has come of a draft. A full disk is told with what is free then, and what the draft had taken.
@@ -230,7 +248,7 @@ impl Layers {
         let damaged = unreadable(layer);
         // Inflating takes longest: the sum of what comes out is made on this side of the threads.
         let ahead = decompress(compressed).and_then(ReadAhead::new).map_err(&damaged)?;
-        let mut content = Hashing::new(ahead);
+        let mut content = Hashing::new(progress.given_up.reader(ahead));
         let limits = super::unpack::Limits { bytes: limits.layer_bytes, entries: limits.layer_entries };
         let unpacked = unpack(&mut content, &files, &limits).map_err(|error| self.explain(error, blob.size))?;
         let content_sum = content.finish().map_err(damaged)?;
@@ -345,7 +363,8 @@ fn unreadable(layer: &Digest) -> impl Fn(io::Error) -> ImageError {
 fn verify(layer: &Digest, blob: &Blob, limits: &Limits, progress: &Arc<Progress>) -> Result<(), ImageError> {
     let compressed = Hashing::new(Counted { inner: blob.reader(), counter: progress.clone() });
     let blob_sum = compressed.tally();
-    let content = Hashing::new(decompress(compressed).map_err(unreadable(layer))?);
+    let plain = decompress(compressed).map_err(unreadable(layer))?;
+    let content = Hashing::new(progress.given_up.reader(plain));
     let content_sum = content.tally();
     // A layer that is there has passed these bounds: what goes on beyond them is another one.
     let most = limits.layer_bytes.saturating_add(limits.layer_entries.saturating_mul(HEADERS_OF_ENTRY));
@@ -356,14 +375,14 @@ fn verify(layer: &Digest, blob: &Blob, limits: &Limits, progress: &Arc<Progress>
 
 /// That somebody is at a layer, until it is dropped.
 struct Busy<'a> {
-    layers: &'a Layers,
+    turns: &'a Turns,
     layer: &'a Digest,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        lock(&self.layers.busy).remove(self.layer);
-        self.layers.freed.notify_all();
+        lock(&self.turns.busy).remove(self.layer);
+        self.turns.changed.notify_all();
     }
 }
 
@@ -480,6 +499,7 @@ fn copy_top(stack: &Stack, files: &Path, wanted: &BTreeSet<PathBuf>) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::given_up::GivenUp;
 
     #[test]
     fn attributes_are_taken_from_layers_and_never_through_a_link_of_one() {
@@ -518,5 +538,23 @@ mod tests {
             assert!(!draft.exists());
         }
         assert!(layers.files("top-x").join("x").is_dir());
+    }
+
+    #[test]
+    fn whoever_waits_for_a_layer_waits_no_longer_than_it_is_wanted() {
+        let dir = tempfile::tempdir().unwrap();
+        let (layers, layer) = (Layers::new(dir.path()), Digest::of(b"layer"));
+        let (given_up, wanted) = (GivenUp::default(), Progress::default());
+        let unwanted = Progress::until(given_up.clone());
+        let busy = layers.turn(&layer, &wanted).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| layers.turn(&layer, &unwanted).map(drop));
+            let goes_on = scope.spawn(|| layers.turn(&layer, &wanted).map(drop));
+            given_up.set();
+            assert!(matches!(waits.join().unwrap(), Err(ImageError::Unwanted)));
+            assert!(!goes_on.is_finished());
+            drop(busy);
+            goes_on.join().unwrap().unwrap();
+        });
     }
 }

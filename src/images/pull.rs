@@ -64,8 +64,8 @@ impl Images {
                 },
             )?;
         let unpacked = self.layers.unpack_all(&blobs, wanted.workspace, &given.limits, progress);
-        if unpacked.is_err() {
-            // What makes no layer is not what a later pull goes on from.
+        // What makes no layer is not what a later pull goes on from; what was cut short may.
+        if !matches!(unpacked, Ok(()) | Err(ImageError::Unwanted)) {
             for blob in blobs.iter().filter_map(|(_, blob)| blob.digest.as_ref()) {
                 remove_if_there(&self.download(&reference, blob)).map_err(failed("remove what was downloaded"))?;
             }

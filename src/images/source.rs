@@ -16,6 +16,7 @@ use super::digest::{Digest, NotADigest};
 use super::document::{self, Descriptor, ImageManifest, Platform};
 use super::unpack::decompress;
 use super::{ImageError, Local};
+use crate::sys::given_up::GivenUp;
 use crate::sys::rooted::Rooted;
 
 /// Largest JSON document that is read, bytes.
@@ -146,6 +147,7 @@ pub(super) struct Spool<'a> {
     pub(super) directory: &'a Path,
     /// Bytes.
     pub(super) most: u64,
+    pub(super) given_up: &'a GivenUp,
 }
 
 /// Opens an archive; a compressed one is unpacked in the spool.
@@ -172,7 +174,8 @@ fn plain(file: File, spool: &Spool<'_>) -> io::Result<File> {
         return Ok(file);
     }
     let mut content = tempfile_in(spool.directory)?;
-    let count = io::copy(&mut decompress(file)?.take(spool.most), &mut content)?;
+    let plain = spool.given_up.reader(decompress(file)?);
+    let count = io::copy(&mut plain.take(spool.most), &mut content)?;
     if count == spool.most {
         let why =
             format!("unpacked it has more than {count} bytes, and the disk of the image store has no more to give");

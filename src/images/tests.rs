@@ -107,9 +107,19 @@ impl Fixture {
     }
 
     fn import(&self, layout: &Path, workspace: &str) -> Result<Imported, ImageError> {
+        self.import_until(&GivenUp::default(), layout, Format::Layout, workspace)
+    }
+
+    fn import_until(
+        &self,
+        given_up: &GivenUp,
+        path: &Path,
+        format: Format,
+        workspace: &str,
+    ) -> Result<Imported, ImageError> {
         let rights = Rights { uid: 0, gid: 0, groups: &[] };
-        let local = Local { path: layout, format: Format::Layout, tag: None, workspace };
-        self.images.import(&local, rights, &Arc::default())
+        let local = Local { path, format, tag: None, workspace };
+        self.images.import(&local, rights, &Arc::new(Progress::until(given_up.clone())))
     }
 
     /// An image of `workspace` with a file of `size` bytes, last used at second `used`.
@@ -396,4 +406,29 @@ fn who_waits_for_a_layer_that_comes_in_does_not_read_it_again() {
             (0..4).for_each(|_| drop(scope.spawn(|| fixture.import(&unread, "lab").unwrap())));
         });
     }
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_neither_unpacked_nor_read_to_its_end() {
+    let Some(fixture) = store() else { return };
+    let given_up = GivenUp::default();
+    given_up.set();
+    let content = layer(&[("file", &[7; 1000])]);
+    let layout = fixture.layout("wanted", &content, &Digest::of(&content));
+    let is_unwanted = |path: &Path, format: Format, workspace: &str| {
+        let imported = fixture.import_until(&given_up, path, format, workspace);
+        let is_left = fs::read_dir(fixture.dir.path().join("images/drafts")).unwrap().count();
+        (matches!(imported, Err(ImageError::Unwanted)), is_left)
+    };
+    assert_eq!(is_unwanted(&layout, Format::Layout, "lab"), (true, 0));
+    fixture.import(&layout, "lab").unwrap();
+    // It is there, and would be looked through for the other workspace.
+    assert_eq!(is_unwanted(&layout, Format::Layout, "other"), (true, 0));
+    let packed = fixture.dir.path().join("packed.tar.gz");
+    let mut builder =
+        tar::Builder::new(flate2::write::GzEncoder::new(File::create(&packed).unwrap(), flate2::Compression::fast()));
+    builder.append_dir_all(".", &layout).unwrap();
+    builder.into_inner().unwrap().finish().unwrap();
+    assert_eq!(is_unwanted(&packed, Format::Oci, "lab"), (true, 0));
+    fixture.import_until(&GivenUp::default(), &packed, Format::Oci, "lab").unwrap();
 }

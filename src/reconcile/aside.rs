@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 
 use super::world::Job;
 use super::{Reconciler, Spec, Work, identity_of};
-use crate::engine::{EngineError, GivenUp, Prepare};
+use crate::engine::{EngineError, Prepare};
 use crate::ids::JobKey;
 use crate::spec::JobSpec;
 use crate::store::Store;
 use crate::store::record::{AsideRecord, SourceRecord};
+use crate::sys::given_up::GivenUp;
 
 /// What is under way of that, by its numbers; it is done again by a daemon that starts.
 #[derive(Debug, Default)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Request;
 use crate::config::{AddressRange, Quotas};
-use crate::engine::{Delivery, EngineError, GivenUp, Launch, Prepare, Release, Told};
+use crate::engine::{Delivery, EngineError, Launch, Prepare, Release, Told};
 use crate::gpu::{Held, Inventory, Measured};
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::intake::Arrival;
@@ -15,6 +15,7 @@ use crate::plan::Amount;
 use crate::report::{Change, DrainOrder};
 use crate::rundir::Found;
 use crate::status::{StopCause, StopHow};
+use crate::sys::given_up::GivenUp;
 
 /// Everything that can wake the daemon.
 #[derive(Debug)]

@@ -2,12 +2,13 @@
 
 use super::world::Job;
 use super::{Reconciler, Work};
-use crate::engine::{EngineError, GivenUp, Prepare, Told};
+use crate::engine::{EngineError, Prepare, Told};
 use crate::ids::JobKey;
 use crate::spec::JobSpec;
 use crate::status::Verdict;
 use crate::store::Store;
 use crate::store::record::{RunEnd, Unprepared};
+use crate::sys::given_up::GivenUp;
 
 /// What is said of a run that is made ready until more is known.
 pub const PREPARES: &str = "its code and image are made ready";

@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::aside::Asides;
 use super::{Spec, identity};
 use crate::contract::Identity;
-use crate::engine::GivenUp;
 use crate::gpu::deck::{self, Sizes};
 use crate::ids::{JobKey, RoleName, Timestamp};
 use crate::plan::{self, Amount, Live, Place, Waiting};
@@ -17,6 +16,7 @@ use crate::status::{EndRecord, RoleTally, StopCause, Verdict};
 use crate::store::record::{
     AttemptRecord, GpuLease, GpuPartLease, JobRecord, RunRecord, SourceRecord, TaskPhase, TaskRecord, TemplateRecord,
 };
+use crate::sys::given_up::GivenUp;
 
 pub(super) struct Job {
     pub(super) record: JobRecord,

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, openat, renameat_with, unlinkat};
 use rustix::io::Errno;
 
+use super::given_up::GivenUp;
+
 /// How much a written file must outlive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
@@ -475,16 +477,16 @@ pub fn read_limited(path: &Path, limit: u64) -> io::Result<(File, Vec<u8>)> {
 /// can), directories, and links as links; owners and modes stay. Sockets, fifos and devices are left out.
 ///
 /// Walks by directory descriptors and follows no link, so whoever may write in `from` cannot lead it elsewhere.
-pub fn copy_tree(from: &Path, to: &Path) -> io::Result<()> {
+pub fn copy_tree(from: &Path, to: &Path, given_up: &GivenUp) -> io::Result<()> {
     let flags = nix::libc::O_DIRECTORY | nix::libc::O_NOFOLLOW | nix::libc::O_CLOEXEC;
     let source = OpenOptions::new().read(true).custom_flags(flags).open(from)?;
-    copy_directory(source, to, 0)
+    copy_directory(source, to, 0, given_up)
 }
 
 /// Most directories within each other that are copied: each takes some of the stack, and two open files.
 const COPY_DEPTH: usize = 256;
 
-fn copy_directory(source: File, to: &Path, depth: usize) -> io::Result<()> {
+fn copy_directory(source: File, to: &Path, depth: usize, given_up: &GivenUp) -> io::Result<()> {
     use nix::dir::{Dir, Type};
     use nix::fcntl::{OFlag, openat, readlinkat};
     use nix::sys::stat::Mode;
@@ -496,6 +498,7 @@ fn copy_directory(source: File, to: &Path, depth: usize) -> io::Result<()> {
     create_dir(to, 0o700)?;
     let mut directory = Dir::from_fd(source.try_clone()?.into())?;
     for entry in directory.iter() {
+        given_up.check()?;
         let entry = entry?;
         let name = entry.file_name();
         if matches!(name.to_bytes(), b"." | b"..") {
@@ -515,17 +518,17 @@ fn copy_directory(source: File, to: &Path, depth: usize) -> io::Result<()> {
         };
         let kind = opened.metadata()?.file_type();
         if kind.is_dir() {
-            copy_directory(opened, &target, depth + 1)?;
+            copy_directory(opened, &target, depth + 1, given_up)?;
         } else if kind.is_file() {
-            copy_file(opened, &target)?;
+            copy_file(opened, &target, given_up)?;
         }
     }
     keep_rights(&metadata, to)
 }
 
-fn copy_file(source: File, to: &Path) -> io::Result<()> {
+fn copy_file(source: File, to: &Path, given_up: &GivenUp) -> io::Result<()> {
     let target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
-    copy_content(&source, &target)?;
+    copy_content(&source, &target, given_up)?;
     let metadata = source.metadata()?;
     keep_rights(&metadata, to)?;
     target.set_modified(metadata.modified()?)
@@ -533,9 +536,9 @@ fn copy_file(source: File, to: &Path) -> io::Result<()> {
 
 /// Makes the empty `target` a file like `source`, with its holes and the attributes that users have given it: by reflink
 /// where the file system can, else what is data is copied.
-pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
+pub fn copy_content(source: &File, target: &File, given_up: &GivenUp) -> io::Result<()> {
     if rustix::fs::ioctl_ficlone(target, source).is_err() {
-        copy_data(source, target, 0, &mut |_| ())?;
+        copy_data(source, target, 0, &mut |_| given_up.check())?;
     }
     copy_user_attributes(source, target)
 }
@@ -543,8 +546,13 @@ pub fn copy_content(source: &File, target: &File) -> io::Result<()> {
 /// So many bytes are copied before it may be held.
 const PIECE: u64 = 64 << 20;
 
-/// Copies from byte `at` on; holes stay holes. `came` is told of bytes, also of those in holes.
-pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut(u64)) -> io::Result<()> {
+/// Copies from byte `at` on; holes stay holes. `came` is told of bytes, also of those in holes, and may end it.
+pub fn copy_data(
+    source: &File,
+    target: &File,
+    mut at: u64,
+    came: &mut dyn FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
     use rustix::fs::{SeekFrom, seek};
     let (mut source_at, mut target_at) = (source, target);
     loop {
@@ -553,7 +561,7 @@ pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut
             // Nothing but a hole is left.
             Err(Errno::NXIO) => {
                 let length = source.metadata()?.len().max(at);
-                came(length - at);
+                came(length - at)?;
                 return target.set_len(length);
             }
             // A file system without such places: up to its end.
@@ -565,7 +573,7 @@ pub fn copy_data(source: &File, target: &File, mut at: u64, came: &mut dyn FnMut
         seek(source, SeekFrom::Start(start))?;
         seek(target, SeekFrom::Start(start))?;
         let copied = io::copy(&mut Read::by_ref(&mut source_at).take(most), &mut target_at)?;
-        came(start + copied - at);
+        came(start + copied - at)?;
         at = start + copied;
         if copied < most {
             // Its end, also where it has been cut meanwhile.
@@ -708,7 +716,7 @@ pub(crate) mod tests {
         let long_ago = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_007);
         file.set_modified(long_ago).unwrap();
         fs::write(from.join("empty"), "").unwrap();
-        copy_tree(&from, &dir.path().join("to")).unwrap();
+        copy_tree(&from, &dir.path().join("to"), &GivenUp::default()).unwrap();
         let copy = File::open(dir.path().join("to/sparse")).unwrap();
         let metadata = copy.metadata().unwrap();
         assert_eq!((metadata.len(), metadata.modified().unwrap()), (10 << 40, long_ago));
@@ -784,7 +792,7 @@ pub(crate) mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("from")).unwrap();
         nested(&dir.path().join("from"), COPY_DEPTH + 1);
-        let error = copy_tree(&dir.path().join("from"), &dir.path().join("to")).unwrap_err();
+        let error = copy_tree(&dir.path().join("from"), &dir.path().join("to"), &GivenUp::default()).unwrap_err();
         assert!(error.to_string().contains("within each other"), "{error}");
     }
 
@@ -819,11 +827,11 @@ pub(crate) mod tests {
         std::os::unix::fs::symlink("/etc/shadow", from.join("link")).unwrap();
         nix::unistd::mkfifo(&from.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         let to = dir.path().join("to");
-        copy_tree(&from, &to).unwrap();
+        copy_tree(&from, &to, &GivenUp::default()).unwrap();
         assert_eq!(fs::metadata(to.join("sub/run.sh")).unwrap().permissions().mode() & 0o777, 0o751);
         assert_eq!(fs::read_link(to.join("link")).unwrap(), Path::new("/etc/shadow"));
         assert!(!to.join("fifo").exists());
         std::os::unix::fs::symlink(&from, dir.path().join("from-link")).unwrap();
-        assert!(copy_tree(&dir.path().join("from-link"), &dir.path().join("other")).is_err());
+        assert!(copy_tree(&dir.path().join("from-link"), &dir.path().join("other"), &GivenUp::default()).is_err());
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use trainyard::ids::WorkspaceName;
 use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Progress, Sources, Wanted, Workspaces};
+use trainyard::sys::given_up::GivenUp;
 use trainyard::sys::process::SealedProgram;
 
 use crate::server::*;
@@ -212,7 +213,8 @@ fn a_pull_that_is_given_up_ends_at_once_whatever_it_waits_for() {
             }
         });
         let (_runtime, _dir, images) = store(&server);
-        let progress = Arc::new(Progress::default());
+        let given_up = GivenUp::default();
+        let progress = Arc::new(Progress::until(given_up.clone()));
         let begun = Instant::now();
         let pulled = std::thread::scope(|scope| {
             let pulling = scope.spawn(|| {
@@ -220,7 +222,7 @@ fn a_pull_that_is_given_up_ends_at_once_whatever_it_waits_for() {
                 images.pull(&Wanted { name: &name, workspace: "w", kind: &kind, uid: 0, for_run: false }, &progress)
             });
             signs.wait_for("asked");
-            progress.give_up();
+            given_up.set();
             pulling.join().unwrap()
         });
         assert!(matches!(pulled, Err(ImageError::Unwanted)), "{told}: {pulled:?}");

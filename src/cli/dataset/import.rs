@@ -205,7 +205,10 @@ impl<'a> Bringing<'a> {
         // Nobody but the caller reads in it until it is whole.
         let to = coming.begin(has, &state, 0o600)?;
         self.brought.bytes += has;
-        copy_data(&from, &to, has, &mut |count| self.came(count))?;
+        copy_data(&from, &to, has, &mut |count| {
+            self.came(count);
+            Ok(())
+        })?;
         copy_user_attributes(&from, &to)?;
         to.set_permissions(PermissionsExt::from_mode(plain_mode(&metadata.permissions())))?;
         to.set_modified(time)?;

@@ -38,11 +38,7 @@ fn one(paths: &Paths, images: &Images, errand: &Errand<'_>) -> Result<(), Engine
     }
     // From the moment it is found until the run has it, it stays.
     let _held = images.hold();
-    let progress = Arc::new(Progress::default());
-    let _ending = run.given_up.ending({
-        let progress = progress.clone();
-        move || progress.give_up()
-    });
+    let progress = Arc::new(Progress::until(run.given_up.clone()));
     let found = telling(errand, &progress, || get(images, errand, &progress));
     let found = found.map_err(|error| EngineError(format!("image = \"{image}\": {error}")))?;
     keep_image(paths, &run.identity, image, &found.digest)

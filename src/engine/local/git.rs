@@ -285,6 +285,7 @@ impl Git<'_> {
         all.extend([
             "timeout",
             "--foreground",
+            "--kill-after=10",
             &left,
             "prlimit",
             &bound,
@@ -334,7 +335,8 @@ impl Git<'_> {
         let lines: Vec<&str> = said.lines().filter(|line| !line.starts_with("hint:")).collect();
         let last = lines.last().copied().unwrap_or("no reason given");
         let hint = match last {
-            _ if output.status.code() == Some(124) => "; it took too long",
+            // By timeout's word, or killed after it.
+            _ if output.status.code() == Some(124) || self.until <= Instant::now() => "; it took too long",
             _ if said.contains("Operation too slow") => "; the server sends nothing",
             _ if said.contains("could not read Username") || said.contains("Authentication failed") => {
                 "; name `user` and `password = \"secret:NAME\"` in `code`"

@@ -131,12 +131,17 @@ fn resume(paths: &Paths, run: &Prepare, output: &Path) -> Result<(), EngineError
         let target = draft.join(part);
         make_counted(paths, run, &draft)?;
         // A file of that name is not what is gone on with.
-        match copy_tree(&PathBuf::from(format!("/proc/self/fd/{}/.", before.as_raw_fd())), &target) {
+        match copy_tree(&PathBuf::from(format!("/proc/self/fd/{}/.", before.as_raw_fd())), &target, &run.given_up) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => remove_tree(&draft),
             copied => copied.and_then(|()| fs::rename(&draft, output)),
         }
     };
-    copied().map_err(told)
+    let copied = copied();
+    if copied.is_err() {
+        // As in [`take`].
+        let _ = remove_tree(&draft);
+    }
+    copied.map_err(told)
 }
 
 pub(super) fn make_workspace(paths: &Paths, run: &Prepare) -> io::Result<()> {
@@ -170,11 +175,17 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path, tell: &dyn
 
 /// Copies what lies at `source`, and shows it whole.
 pub(super) fn take(run: &Prepare, code: &Code, source: &Path, target: &Path) -> Result<(), EngineError> {
-    let draft = target.with_file_name(".code.tmp");
-    remove_tree(&draft).map_err(failed("take a snapshot of the code"))?;
-    copy_tree(source, &draft).map_err(failed("take a snapshot of the code"))?;
-    code_limits::refuse_large(&draft, &code.to_string(), run.spec.contract)?;
-    fs::rename(&draft, target).map_err(failed("take a snapshot of the code"))
+    let (draft, told) = (target.with_file_name(".code.tmp"), || failed("take a snapshot of the code"));
+    remove_tree(&draft).map_err(told())?;
+    let taken = copy_tree(source, &draft, &run.given_up)
+        .map_err(told())
+        .and_then(|()| code_limits::refuse_large(&draft, &code.to_string(), run.spec.contract))
+        .and_then(|()| fs::rename(&draft, target).map_err(told()));
+    if taken.is_err() {
+        // No try may come after this one. The reason counts, not that its remains may stay.
+        let _ = remove_tree(&draft);
+    }
+    taken
 }
 
 /// As [`snapshot`], of a repository; which commit it was is told beside it.
@@ -458,6 +469,29 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
+    use crate::sys::given_up::GivenUp;
+
+    /// Far more than are copied until somebody says so.
+    const FILES: usize = 20_000;
+
+    #[test]
+    fn a_copy_ends_in_its_midst_where_nobody_wants_it_any_more() {
+        let (dir, given_up) = (tempfile::tempdir().unwrap(), GivenUp::default());
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::write(from.join("0"), "").unwrap();
+        (1..FILES).for_each(|file| fs::hard_link(from.join("0"), from.join(file.to_string())).unwrap());
+        let copied = || fs::read_dir(&to).map_or(0, Iterator::count);
+        std::thread::scope(|scope| {
+            let copying = scope.spawn(|| copy_tree(&from, &to, &given_up));
+            while copied() == 0 && !copying.is_finished() {
+                std::thread::yield_now();
+            }
+            given_up.set();
+            assert_eq!(copying.join().unwrap().unwrap_err().to_string(), "nobody wants it any more");
+        });
+        assert!(copied() < FILES, "{} of {FILES}", copied());
+    }
 
     #[test]
     fn what_is_taken_away_while_it_is_made_is_made_again_and_not_for_ever() {

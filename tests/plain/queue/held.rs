@@ -1,6 +1,6 @@
 //! Jobs that are held, those that wait for them, and preparations that nobody wants any more.
 
-use trainyard::engine::GivenUp;
+use trainyard::sys::given_up::GivenUp;
 
 use super::*;
 
