@@ -61,6 +61,8 @@ pub struct Settings {
     pub driver: PathBuf,
     /// How soon NVML is initialised anew for what it misses.
     pub anew_every: Duration,
+    /// How soon the ways between cards are looked at again: NVLinks work only some time after the driver does, and may fail.
+    pub ways_every: Duration,
 }
 
 impl Default for Settings {
@@ -75,6 +77,7 @@ impl Default for Settings {
             maker: None,
             driver: PLACES.1.into(),
             anew_every: Duration::from_secs(20),
+            ways_every: Duration::from_secs(300),
         }
     }
 }
@@ -220,6 +223,8 @@ struct Opened {
     cards: Vec<Placed>,
     nameless: Vec<String>,
     topology: Topology,
+    /// When that was looked at.
+    topology_at: Instant,
     /// A card has failed to tell something of itself, and may when it is asked again.
     is_vague: bool,
     listener: Listener,
@@ -374,12 +379,15 @@ impl Watcher {
     }
 
     fn read(&mut self, with_usage: bool, now: Timestamp) -> Inventory {
-        let Some(opened) = &self.opened else { return Inventory::default() };
+        let Some(opened) = &mut self.opened else { return Inventory::default() };
         // Whether the driver is there at all.
         if let Err(error) = nvml::driver(&opened.nvml) {
             let driver = Driver::Missing { reason: format!("the NVIDIA driver has gone: {error}") };
             self.close();
             return Inventory { driver, ..Inventory::default() };
+        }
+        if opened.topology_at.elapsed() >= self.settings.ways_every {
+            (opened.topology, opened.topology_at) = (nvml::topology(&opened.nvml, &opened.cards), Instant::now());
         }
         let away = &mut self.away;
         let settings = &self.settings;
@@ -484,9 +492,20 @@ impl Opened {
                 Err(error) => nameless.push(format!("card {index} does not answer: {error}")),
             }
         }
-        let (driver, topology) = (nvml::driver(&nvml)?, nvml::topology(&nvml, &cards));
+        let (driver, topology, now) = (nvml::driver(&nvml)?, nvml::topology(&nvml, &cards), Instant::now());
         let listener = Listener::start(nvml.clone(), count, words);
-        Ok(Self { nvml, driver, cards, nameless, topology, is_vague, listener, is_deaf: false, since: Instant::now() })
+        Ok(Self {
+            nvml,
+            driver,
+            cards,
+            nameless,
+            topology,
+            topology_at: now,
+            is_vague,
+            listener,
+            is_deaf: false,
+            since: now,
+        })
     }
 }
 
@@ -529,7 +548,8 @@ fn differs(before: &Inventory, found: &Inventory) -> bool {
         let card = |card: &Card| (card.facts.clone(), card.mig, card.slices.clone(), card.findings.clone());
         found.cards.iter().map(card).collect::<Vec<_>>()
     };
-    before.at.is_none() || before.driver != found.driver || cards(before) != cards(found)
+    let is_same = (&before.driver, &before.topology) == (&found.driver, &found.topology);
+    before.at.is_none() || !is_same || cards(before) != cards(found)
 }
 
 /// Which load of the driver this is: the kernel gives each folder of sysfs a number of its own when it is made. Its times are

@@ -61,6 +61,7 @@ fn settings(directory: &Path) -> Settings {
         devices: None,
         driver: directory.join("driver"),
         anew_every: Duration::ZERO,
+        ways_every: Duration::ZERO,
         ..Settings::default()
     }
 }
@@ -145,6 +146,17 @@ fn a_card_that_falls_off_is_missed_by_name_and_comes_back() {
     let found = machine.look();
     assert_eq!(names(&found), [uuid(0), uuid(1), uuid(2)]);
     assert!(found.cards.iter().all(|card| card.findings.is_empty()), "{found:?}");
+}
+
+#[test]
+fn links_that_work_only_after_the_driver_does_or_fail_are_noticed() {
+    let machine = Machine::with(&cards(2));
+    let linked = |index, to: &str| card(index, &format!("nvlinks = [\"00000000:{to}:00.0\"]"));
+    assert_eq!(machine.look().topology.link(0, 1), Link::System);
+    machine.fake.shows(&format!("driver = \"1\"\n{}{}", linked(0, "1C"), linked(1, "1B")));
+    assert_eq!(machine.look().topology.link(0, 1), Link::NvLink(1));
+    machine.fake.shows(&cards(2));
+    assert_eq!(machine.look().topology.link(0, 1), Link::System);
 }
 
 #[test]
