@@ -57,7 +57,8 @@ fn store(paths: &Paths, jobs: usize) {
         fs::write(paths.jobs_d().join(format!("{}.toml", key.job)), &text).unwrap();
         let meaning = parse("job.toml", &text).0.unwrap().meaning();
         let owner = Owner { uid: 0, gid: 0 };
-        let source = SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None };
+        let source =
+            SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None, read_by: None };
         let at = |ms: u64| Timestamp(begun + ms);
         let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
         let verdict = Verdict::Succeeded { tolerated: 0 };
