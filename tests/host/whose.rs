@@ -288,8 +288,12 @@ fn a_model_s_record_has_the_mode_that_the_files_had_when_its_run_was_accepted() 
     assert_eq!(runs_on("opened", 1), 0o600);
     begin("closed", 0o644);
     chmod("closed", 0o600);
-    // A second file is seen after the first.
-    begin("next", 0o644);
+    // A link is read as late after it came as a file after its change: what is seen of this one is seen of that.
+    let hidden = instance.jobs_d().join(".next");
+    fs::write(&hidden, waits).unwrap();
+    chown(&hidden, Some(ANN), Some(ANN)).unwrap();
+    fs::hard_link(hidden, file("next")).unwrap();
+    instance.wait_state("next", "running");
     assert_eq!(runs_on("closed", 1), 0o600);
     assert_eq!(runs_on("next", 1), 0o644);
     // An open file that is no job takes the place of a closed one, before and after a restart of the daemon.
@@ -357,6 +361,7 @@ fn where_the_state_was_lost_no_file_gives_anybody_the_runs_of_another() {
     let status = jobs.join("broken/status");
     wait_for("what was shown of it to be gone", || (!status.exists()).then_some(()));
     assert!(output("broken", 1).exists());
+    instance.kill_daemon();
     instance.restart_daemon();
     // What is published comes one by one.
     assert_eq!(run_as(&instance, ANN, "other", job)["state"], "succeeded");

@@ -207,7 +207,8 @@ mod tests {
 
     /// What the library makes of it.
     fn by_library(name: &str) -> Option<oci_client::Reference> {
-        let full: oci_client::Reference = name.parse().ok()?;
+        name.parse::<oci_client::Reference>().ok()?;
+        let full: oci_client::Reference = completed(name, "docker.io").parse().ok()?;
         full.digest().is_none_or(|digest| digest.parse::<Digest>().is_ok()).then_some(full)
     }
 
