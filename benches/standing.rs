@@ -287,7 +287,7 @@ fn ask_for_all(instance: &Instance) {
             curl.args(["--header", "Content-Type: application/json", "--data", "{}"]);
         }
         let answer = curl.arg(format!("http://trainyard{path}")).output().unwrap();
-        assert!(answer.status.success() && !answer.stdout.is_empty(), "{method} {path}: {answer:?}");
+        assert!(answer.status.success(), "{method} {path}: {answer:?}");
         answer.stdout
     };
     let routes: Value = serde_json::from_slice(&ask("GET", "/openapi.json")).unwrap();
