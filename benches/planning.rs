@@ -21,8 +21,15 @@ fn arrival(number: u32, state: &str) -> Arrival {
     let spec = parse("job.toml", &text).0.unwrap();
     let key: JobKey = format!("job{number}").parse().unwrap();
     let owner = Owner { uid: 0, gid: 0 };
-    let source =
-        SourceRecord { meaning: spec.meaning(), text, owner, warnings: Vec::new(), template: None, sweep: None };
+    let source = SourceRecord {
+        meaning: spec.meaning(),
+        text,
+        owner,
+        warnings: Vec::new(),
+        template: None,
+        sweep: None,
+        read_by: None,
+    };
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }
 

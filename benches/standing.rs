@@ -19,6 +19,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use support::{Instance, wait_at_most};
 use trainyard::config::Paths;
 use trainyard::ids::{AttemptId, JobKey, Timestamp};
@@ -57,7 +58,8 @@ fn store(paths: &Paths, jobs: usize) {
         fs::write(paths.jobs_d().join(format!("{}.toml", key.job)), &text).unwrap();
         let meaning = parse("job.toml", &text).0.unwrap().meaning();
         let owner = Owner { uid: 0, gid: 0 };
-        let source = SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None };
+        let source =
+            SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None, read_by: None };
         let at = |ms: u64| Timestamp(begun + ms);
         let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
         let verdict = Verdict::Succeeded { tolerated: 0 };
@@ -234,6 +236,9 @@ fn many_runs(tasks: usize) -> Option<bool> {
     });
     let pid = instance.daemon_pid();
     let mut held = tell_memory(&format!("the daemon's memory as {tasks} runs run and {tasks} wait"), pid);
+    instance.ok(&["exec", "j0", "--", "/bin/true"]);
+    ask_for_all(&instance);
+    held &= tell_memory("when everything that can be asked for was, once", pid);
     (0..ROUNDS).for_each(|_| drop(instance.ok(&["ps", "--json"])));
     held &= tell_memory("when they were listed", pid);
     let mut adopted = Vec::new();
@@ -271,8 +276,42 @@ fn many_runs(tasks: usize) -> Option<bool> {
     Some(held)
 }
 
+/// Each route of the API and what the command line alone does, so that all parts of the program have been at work: what is asked is
+/// read, and changes are of a job that there is not.
+fn ask_for_all(instance: &Instance) {
+    let ask = |method: &str, path: &str| {
+        let socket = instance.root().join("run/trainyard/api.sock");
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--max-time", "20", "--request", method, "--unix-socket"]).arg(socket);
+        if method != "GET" {
+            curl.args(["--header", "Content-Type: application/json", "--data", "{}"]);
+        }
+        let answer = curl.arg(format!("http://trainyard{path}")).output().unwrap();
+        assert!(answer.status.success(), "{method} {path}: {answer:?}");
+        answer.stdout
+    };
+    let routes: Value = serde_json::from_slice(&ask("GET", "/openapi.json")).unwrap();
+    let mut asked = 0;
+    for (path, methods) in routes["paths"].as_object().unwrap() {
+        for method in ["get", "put", "post", "delete"].into_iter().filter(|method| methods.get(*method).is_some()) {
+            // They are of all jobs at once.
+            if method != "get" && ["/v1/shutdown", "/v1/drain", "/v1/images/prune"].contains(&path.as_str()) {
+                continue;
+            }
+            let job = if method == "get" { "j0" } else { "nobody" };
+            let path = path.replace("{workspace}", "default").replace("{job}", job);
+            let path = path.split('/').map(|part| if part.starts_with('{') { "x" } else { part });
+            ask(&method.to_uppercase(), &path.collect::<Vec<_>>().join("/"));
+            asked += 1;
+        }
+    }
+    assert!(asked > 40, "{asked} routes");
+    assert!(!instance.cli(&["image", "pull", "registry.invalid/team/torch:2"]).status.success());
+}
+
 /// As people and programs use it in a day: lists, single jobs, their events and files, pages of the API, the mounted tree.
 fn used_a_lot(instance: &Instance, when: &str) -> bool {
+    ask_for_all(instance);
     for round in 0..20 {
         let job = format!("j{round}");
         for verb in

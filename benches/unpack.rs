@@ -15,34 +15,20 @@
 #[path = "../tests/support/mod.rs"]
 #[allow(dead_code, reason = "shared with the tests")]
 mod support;
+#[path = "../tests/support/workspaces.rs"]
+mod workspaces;
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use trainyard::ids::WorkspaceName;
-use trainyard::images::{Format, Images, Limits, Local, Progress, Rights, Sources, Workspaces};
+use trainyard::images::{Format, Images, Limits, Local, Progress, Rights, Sources};
 use trainyard::sys::process::SealedProgram;
 
+use workspaces::AnybodyMay;
+
 const ROUNDS: usize = 3;
-
-#[derive(Debug)]
-struct AnybodyMay;
-
-impl Workspaces for AnybodyMay {
-    fn may_submit(&self, _: &WorkspaceName, _: u32) -> std::io::Result<bool> {
-        Ok(true)
-    }
-
-    fn is_there(&self, _: &WorkspaceName) -> bool {
-        true
-    }
-
-    fn is_sticky(&self, _: &str) -> bool {
-        false
-    }
-}
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();

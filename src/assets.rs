@@ -21,6 +21,7 @@ pub mod removal;
 mod users;
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -35,6 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{JobFiles, Paths};
 use crate::ids::{AssetName, Whose, WorkspaceName};
 use crate::sys::file::{class_mode, create_dir, optional};
+use crate::sys::process::name_of;
 use crate::sys::rooted::open_resolved;
 
 /// The version that is being made.
@@ -206,6 +208,73 @@ impl<'a> Named<'a> {
     }
 }
 
+/// What a job gets by a name.
+#[derive(Debug)]
+pub struct Chosen {
+    pub place: Place,
+    /// What comes first by that name and is not to be trusted; for the job's owner to know.
+    pub passed_over: Option<PassedOver>,
+}
+
+/// A thing of another user's in the job's workspace, where root has given something of that name to all: whoever may put
+/// something there could take the place of what the job has had so far, and it would run with the rights of the job's owner.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassedOver {
+    part: Part,
+    place: Place,
+    /// Whose it is, user id.
+    uid: u32,
+    /// Where the one lies that root has given.
+    shared: String,
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (part, shared) = (self.part.as_str(), &self.shared);
+        let Place { home, name, .. } = &self.place;
+        let whose = name_of(self.uid);
+        write!(
+            f,
+            "{part}/{name} of workspace {home} is {whose}'s and is passed over for {shared}/{part}/{name}, which is the administrator's: \
+             write \"mine:{name}\" or \"{shared}:{name}\" to say which is meant"
+        )
+    }
+}
+
+/// What there is of a name, in the order in which it is looked for, each with the user id of its owner.
+struct Found(Vec<(Place, u32)>);
+
+impl Found {
+    fn first(&self) -> Option<&Place> {
+        Some(&self.0.first()?.0)
+    }
+
+    /// What those get in place of the first whose it is not. Whatever lies in preset the administrator has put there, also where
+    /// it belongs to who has made it.
+    fn instead(&self) -> Option<&Place> {
+        let (first, others) = self.0.split_first()?;
+        let is_members = first.1 != 0 && !SHARED.contains(&first.0.home.as_str());
+        let given = others.iter().filter(|_| is_members);
+        given
+            .map(|(place, uid)| (place, *uid))
+            .find(|(place, uid)| place.home == PRESET || *uid == 0)
+            .map(|(place, _)| place)
+    }
+
+    /// What a job of user `owner` gets.
+    fn of(self, part: Part, owner: u32) -> Option<Chosen> {
+        let instead = self.instead().cloned();
+        let (first, uid) = self.0.into_iter().next()?;
+        Some(match instead.filter(|_| uid != owner) {
+            None => Chosen { place: first, passed_over: None },
+            Some(place) => {
+                let passed_over = PassedOver { part, place: first, uid, shared: place.home.clone() };
+                Chosen { place, passed_over: Some(passed_over) }
+            }
+        })
+    }
+}
+
 /// Why a job does not get what it names.
 #[derive(Debug, thiserror::Error)]
 pub enum MissingError {
@@ -213,11 +282,8 @@ pub enum MissingError {
     Nothing { part: Part, name: AssetName, workspace: WorkspaceName },
     #[error("there is no directory {part}/{name} in {home}", part = .part.as_str())]
     NotThere { part: Part, name: AssetName, home: String },
-    #[error(
-        "{part}/{name} of workspace {workspace} is user {uid}'s, and {shared}/{part}/{name} is the administrator's: write \"mine:{name}\" or \"{shared}:{name}\" to say which is meant",
-        part = .part.as_str()
-    )]
-    Contested { part: Part, name: AssetName, workspace: WorkspaceName, uid: u32, shared: &'static str },
+    #[error("{why}; {passed_over}")]
+    WherePassedOver { why: Box<MissingError>, passed_over: PassedOver },
     #[error("{} {name} has no version {version}; it has {}", .part.one(), list(.has))]
     Version { part: Part, name: AssetName, version: AssetName, has: Vec<String> },
     #[error(
@@ -317,66 +383,33 @@ impl Shelf {
         self.is_published(dataset, OsStr::new(&target)).then_some(target)
     }
 
-    /// Where a job finds what it names.
-    pub fn home(&self, part: Part, named: Named<'_>) -> Result<String, MissingError> {
-        Ok(self.first(part, named, None)?.ok_or_else(|| named.nothing(part))?.home)
-    }
-
-    /// Whether a job may find there what it names: also where that cannot be looked at.
+    /// Whether a job may find there what it names, whoever it runs as: also where that cannot be looked at.
     pub fn may_lie_in(&self, home: &str, named: Named<'_>) -> bool {
-        match self.home(Part::Datasets, named) {
-            Ok(found) => found == home,
-            Err(error) => !matches!(error, MissingError::Nothing { .. } | MissingError::NotThere { .. }),
-        }
+        let Ok(found) = self.found(Part::Datasets, named, None) else { return true };
+        [found.first(), found.instead()].into_iter().flatten().any(|place| place.home == home)
     }
 
-    fn first(&self, part: Part, named: Named<'_>, version: Option<&AssetName>) -> Result<Option<Place>, MissingError> {
+    fn found(&self, part: Part, named: Named<'_>, version: Option<&AssetName>) -> Result<Found, MissingError> {
+        let mut found = Vec::new();
         for home in named.homes() {
             let version = version.map(AssetName::to_string);
             let place = Place { home: home.to_owned(), name: named.name.clone(), version };
-            let is_there = self.is_directory(&place.path(part));
-            if is_there.map_err(|source| named.unseen(part, source))? {
-                return Ok(Some(place));
-            }
+            // Whose it is, is asked of what was found: another one may have its name in the next moment.
+            let uid = match self.at(&place.path(part), OFlag::O_PATH | OFlag::O_DIRECTORY) {
+                Ok(there) => File::from(there).metadata().map(|there| there.uid()),
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => Err(error),
+            };
+            found.push((place, uid.map_err(|source| named.unseen(part, source))?));
         }
-        Ok(None)
+        Ok(Found(found))
     }
 
-    /// Refuses for a job of user `owner` what lies in its workspace and is another one's, where root has given something of that
-    /// name to all: whoever may put something there could take the place of what the job has had so far, and it would run
-    /// with the rights of the job's owner.
-    pub fn check_whose(&self, part: Part, named: Named<'_>, place: &Place, owner: u32) -> Result<(), MissingError> {
-        let place = &Place { version: place.version.clone().filter(|_| part == Part::Code), ..place.clone() };
-        if named.whose != Whose::Nearest || place.home != named.workspace.as_str() {
-            return Ok(());
-        }
-        let uid_of = |place: &Place| match self.at(&place.path(part), OFlag::O_PATH | OFlag::O_DIRECTORY) {
-            Ok(found) => Ok(Some(File::from(found).metadata()?.uid())),
-            Err(error) if is_absent(&error) => Ok(None),
-            Err(error) => Err(error),
-        };
-        let uid_of = |place: &Place| uid_of(place).map_err(|source| named.unseen(part, source));
-        // One that has just gone may be back when it is used.
-        let uid = uid_of(place)?.ok_or_else(|| named.nothing(part))?;
-        if [0, owner].contains(&uid) {
-            return Ok(());
-        }
-        for shared in SHARED {
-            let given_by = uid_of(&Place { home: shared.to_owned(), ..place.clone() })?;
-            // Whatever lies in preset the administrator has put there, also where it belongs to who has made it.
-            if given_by == Some(0) || given_by.is_some() && shared == PRESET {
-                let (name, workspace) = (named.name.clone(), named.workspace.clone());
-                return Err(MissingError::Contested { part, name, workspace, uid, shared });
-            }
-        }
-        Ok(())
-    }
-
-    /// Where the code lies that a job names: in `code/NAME`, or `code/NAME@VERSION`.
-    pub fn code(&self, named: Named<'_>, version: Option<&AssetName>) -> Result<Place, MissingError> {
+    /// The code that a job of user `owner` gets by a name: in `code/NAME`, or `code/NAME@VERSION`.
+    pub fn code(&self, named: Named<'_>, version: Option<&AssetName>, owner: u32) -> Result<Chosen, MissingError> {
         let part = Part::Code;
-        match (self.first(part, named, version)?, version) {
-            (Some(place), _) => Ok(place),
+        match (self.found(part, named, version)?.of(part, owner), version) {
+            (Some(chosen), _) => Ok(chosen),
             (None, None) => Err(named.nothing(part)),
             (None, Some(version)) => {
                 let has = self.versions_of_code(named)?;
@@ -422,7 +455,7 @@ impl Shelf {
 }
 
 /// In `jobs/JOB/runs/`, what run `number` sees, by the names of the job file; written once, so that all its attempts see the same.
-pub fn seen_file(number: impl std::fmt::Display) -> String {
+pub fn seen_file(number: impl fmt::Display) -> String {
     format!(".{number}.data")
 }
 

@@ -10,7 +10,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use crate::contract::Identity;
-use crate::ids::{AttemptId, GpuUuid, JobKey, JobName, TaskId, Timestamp};
+use crate::ids::{AttemptId, GpuUuid, JobKey, TaskId, Timestamp};
 use crate::rundir::Found;
 use crate::spec::JobSpec;
 use crate::status::{StopCause, StopHow, Verdict};
@@ -64,10 +64,8 @@ pub struct Release {
     pub spec: JobSpec,
     /// The job file as it was run.
     pub text: String,
-    /// The files that it was put together from, beside overrides: the name of the job file, which may make several jobs, and
-    /// that of its template.
-    pub file: JobName,
-    pub template: Option<String>,
+    /// The mode of what shows it.
+    pub read_by: u32,
     /// When its tasks were to be started, and when the last of them ended.
     pub started: Timestamp,
     pub ended: Timestamp,

@@ -38,7 +38,7 @@ use crate::engine::EngineError;
 use crate::ids::{AttemptId, JobKey, TaskId, Timestamp, WorkspaceName};
 use crate::plan::outlook::Outlook;
 use crate::plan::{HeldUp, Queue, Shares, Step, Why};
-use crate::report::{DrainOrder, JobReport};
+use crate::report::{DrainOrder, Gone, JobReport};
 use crate::spec::JobSpec;
 use crate::status::StopCause;
 use crate::store::record::{AddressBlock, AttemptRecord, Counters, EventRecord, RunRecord, UsageRecord};
@@ -111,8 +111,8 @@ pub struct Reconciler<S> {
     dirty: BTreeSet<JobKey>,
     /// Jobs of which only what is shown has changed, not what is stored.
     shown: BTreeSet<JobKey>,
-    /// And how many runs they had.
-    removed: BTreeMap<JobKey, (u32, u64)>,
+    /// With what goes of them.
+    removed: BTreeMap<JobKey, Gone>,
     counters_changed: bool,
     /// Runs that made way for newer ones.
     retired: Vec<(JobKey, RunRecord)>,

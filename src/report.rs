@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -208,11 +209,14 @@ pub struct Publication {
 #[derive(Debug, Clone)]
 pub enum Change {
     Published(Box<Publication>),
-    /// The job is gone, with its runs and what was set aside for them, up to these numbers.
-    Removed {
-        last_run: u32,
-        last_aside: u64,
-    },
+    Removed(Gone),
+}
+
+/// A job is gone, with these runs, and with what was set aside for them up to this number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gone {
+    pub runs: RangeInclusive<u32>,
+    pub last_aside: u64,
 }
 
 /// What a report is made from.

@@ -40,7 +40,7 @@ pub use job::{
     MinSucceeded, Network, OnEdit, OnGpuFailure, OnIdle, OnOverrun, OutsidePort, Param, Port, Priority, RemoteMount,
     Resources, Retry, RetryOn, Role, Scalars, ShareOver, Submodules, SyncAt,
 };
-pub use layers::{Expanded, Layer, Stack, TemplateUse};
+pub use layers::{Expanded, Layer, OWNER_ALONE, Stack, TemplateUse};
 pub use platform::{Contract, Framework, Platform, Profile, Strategy};
 pub use resource_specs::{Offer, Price, ResourceSpec, ResourceSpecs};
 

@@ -172,7 +172,7 @@ fn refusal_code(refusal: &Refusal) -> &'static str {
     match refusal {
         Refusal::Unknown(_) => "no_such_job",
         Refusal::Sweep { .. } => "sweep",
-        Refusal::NotYours { .. } | Refusal::NotYourRuns { .. } => "not_yours",
+        Refusal::NotYours { .. } | Refusal::NotYourRuns { .. } | Refusal::UnknownRuns { .. } => "not_yours",
         Refusal::NotRunning { .. } => "not_running",
         Refusal::StillRunning { .. } => "still_running",
         Refusal::FileStillThere { .. } => "file_still_there",

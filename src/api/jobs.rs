@@ -191,7 +191,10 @@ pub(super) async fn change(
     key: JobKey,
     verb: Verb,
 ) -> Result<Response<Body>, ApiError> {
-    let caller = sight::to_change(context, caller, &key).await?;
+    let caller = match verb {
+        Verb::Remove | Verb::WouldRemove { .. } => sight::to_remove(context, caller, &key).await?,
+        _ => sight::to_change(context, caller, &key).await?,
+    };
     changed(context, caller, key, verb).await
 }
 
@@ -212,7 +215,7 @@ pub(super) async fn remove_with_file(
 ) -> Result<Response<Body>, ApiError> {
     let is_over = is_over(context, &caller, &key).await?;
     // Once the file is gone nobody can tell any more who might have removed it.
-    let caller = sight::to_change(context, caller, &key).await?;
+    let caller = sight::to_remove(context, caller, &key).await?;
     match changed(context, caller.clone(), key.clone(), Verb::WouldRemove { with_file: true }).await {
         Err(error) if error.code() == "not_yours" => return Err(error),
         _ => {}

@@ -12,7 +12,7 @@ use super::error::ApiError;
 use super::rights::{enters, may, may_enter, unseen};
 use super::server::{Context, blocking};
 use crate::config::{JobFiles, Paths};
-use crate::ids::{JobKey, WorkspaceName};
+use crate::ids::{JobKey, JobName, WorkspaceName};
 use crate::reconcile::{Beside, Caller, Refusal, Removes, Whose};
 use crate::sys::file::optional;
 use crate::sys::process::groups_of;
@@ -48,6 +48,46 @@ pub(super) async fn to_change(context: &Context, caller: Caller, key: &JobKey) -
         Ok(Beside { removes, ..seen(paths, caller, &key)? })
     })
     .await
+}
+
+/// And whose the runs are that the disk has.
+pub(super) async fn to_remove(context: &Context, caller: Caller, key: &JobKey) -> Result<Caller, ApiError> {
+    let key = key.clone();
+    looked(context, caller, move |paths, caller| {
+        let removes = files_that_may_go(paths, &key, caller.uid);
+        let runs = runs_of(paths, &key).map_err(|error| unseen(&error))?;
+        Ok(Beside { removes, runs, ..seen(paths, caller, &key)? })
+    })
+    .await
+}
+
+/// Of the job, and of the jobs of a sweep of that name: the directory of a run belongs to the owner of its file, and lies in one of the
+/// daemon's, so that nobody has put it there who is not.
+fn runs_of(paths: &Paths, key: &JobKey) -> io::Result<BTreeMap<JobKey, BTreeMap<u32, u32>>> {
+    let jobs = paths.workspace(&key.workspace).join("jobs");
+    let mut all = BTreeMap::new();
+    for entry in optional(fs::read_dir(jobs))?.into_iter().flatten() {
+        let entry = entry?;
+        let Some(job) = entry.file_name().to_str().and_then(|name| name.parse::<JobName>().ok()) else { continue };
+        let is_of_sweep = job.as_str().strip_prefix(key.job.as_str()).is_some_and(|rest| rest.starts_with('~'));
+        if job == key.job || is_of_sweep {
+            let runs = owners_of_runs(&entry.path().join("runs"))?;
+            all.insert(JobKey::new(key.workspace.clone(), job), runs);
+        }
+    }
+    Ok(all)
+}
+
+fn owners_of_runs(runs: &Path) -> io::Result<BTreeMap<u32, u32>> {
+    let mut owners = BTreeMap::new();
+    for entry in optional(fs::read_dir(runs))?.into_iter().flatten() {
+        let entry = entry?;
+        let Some(number) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        if let Some(found) = optional(entry.metadata())? {
+            owners.insert(number, found.uid());
+        }
+    }
+    Ok(owners)
 }
 
 async fn looked(
@@ -118,7 +158,7 @@ pub(super) async fn named(refusal: Refusal) -> Refusal {
 
 fn names_somebody(refusal: &Refusal) -> bool {
     match refusal {
-        Refusal::NotYours { .. } | Refusal::NotYourRuns { .. } => true,
+        Refusal::NotYours { .. } | Refusal::NotYourRuns { .. } | Refusal::UnknownRuns { .. } => true,
         Refusal::Each(each) => each.iter().any(names_somebody),
         _ => false,
     }
@@ -129,6 +169,9 @@ fn with_names(refusal: Refusal) -> Refusal {
         Refusal::NotYours { key, whose, kept } => Refusal::NotYours { key, whose: by_name(whose), kept },
         Refusal::NotYourRuns { key, whose } => {
             Refusal::NotYourRuns { key, whose: whose.into_iter().map(by_name).collect() }
+        }
+        Refusal::UnknownRuns { key, whose } => {
+            Refusal::UnknownRuns { key, whose: whose.into_iter().map(by_name).collect() }
         }
         Refusal::Each(each) => Refusal::Each(each.into_iter().map(with_names).collect()),
         other => other,

@@ -5,15 +5,31 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::manifest::{State, state};
-use super::{DRAFT, LATEST, MANIFEST, MissingError, Named, OWN, Part, Place, Shelf, is_absent, manifest_of};
+use super::{Chosen, DRAFT, LATEST, MANIFEST, MissingError, Named, OWN, Part, Place, Shelf, is_absent, manifest_of};
 use crate::ids::AssetName;
 
 impl Shelf {
-    /// Which directory a job sees that names this dataset now: without a version the newest one.
-    pub fn dataset(&self, named: Named<'_>, version: Option<&AssetName>) -> Result<Place, MissingError> {
+    /// Which directory a job of user `owner` sees that names this dataset now: without a version the newest one.
+    pub fn dataset(&self, named: Named<'_>, version: Option<&AssetName>, owner: u32) -> Result<Chosen, MissingError> {
+        let part = Part::Datasets;
+        let chosen = self.found(part, named, None)?.of(part, owner).ok_or_else(|| named.nothing(part))?;
+        match (self.version_in(chosen.place, named, version), chosen.passed_over) {
+            (Ok(place), passed_over) => Ok(Chosen { place, passed_over }),
+            // It may be the one that has it.
+            (Err(why), Some(passed_over)) => Err(MissingError::WherePassedOver { why: Box::new(why), passed_over }),
+            (Err(why), None) => Err(why),
+        }
+    }
+
+    /// Which version of the dataset at `place` it is.
+    fn version_in(
+        &self,
+        mut place: Place,
+        named: Named<'_>,
+        version: Option<&AssetName>,
+    ) -> Result<Place, MissingError> {
         let name = named.name;
         let io = |source| named.unseen(Part::Datasets, source);
-        let mut place = Place { home: self.home(Part::Datasets, named)?, name: name.clone(), version: None };
         let dataset = place.path(Part::Datasets);
         // Asked first: a draft that has become a version meanwhile is found as that.
         let has_draft = self.is_directory(&dataset.join(DRAFT)).map_err(io)?;
@@ -98,8 +114,8 @@ mod tests {
         let version = version.map(|version| version.parse().unwrap());
         let (workspace, name) = ("default".parse().unwrap(), "d".parse().unwrap());
         let named = Named { workspace: &workspace, whose: Whose::Nearest, name: &name };
-        let place = shelf.dataset(named, version.as_ref());
-        place.map(|place| place.version).map_err(|error| error.to_string())
+        let chosen = shelf.dataset(named, version.as_ref(), 0);
+        chosen.map(|chosen| chosen.place.version).map_err(|error| error.to_string())
     }
 
     fn frozen(dataset: &Path, version: &str, second: u64) {

@@ -70,6 +70,7 @@ fn of_directories(key: &JobKey, last_run: u32, why: String, now: Timestamp) -> J
         file_present: false,
         invalid: vec![Diagnostic::of_file(&format!("{}.toml", key.job), why)],
         last_run,
+        unknown_runs: last_run,
         ..JobRecord::new(now)
     }
 }

@@ -22,6 +22,7 @@ fn source() -> SourceRecord {
         warnings: Vec::new(),
         template: None,
         sweep: None,
+        read_by: None,
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn sights(published: &[(JobKey, Change)]) -> Vec<(JobKey, Sight)> {
 impl Sight {
     fn of(change: &Change) -> Option<Self> {
         match change {
-            Change::Removed { .. } => Some(Self::Removed),
+            Change::Removed(_) => Some(Self::Removed),
             Change::Published(publication) => Self::of_report(&publication.report),
         }
     }

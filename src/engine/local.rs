@@ -257,8 +257,8 @@ impl LocalEngine {
         let namespace = self.network_namespace(launch, task, shared)?;
         let mut view = view(task);
         workdirs::make_parts(&self.paths, &launch.identity, launch.owner, &view.places)?;
-        let mut workspace = workdirs::mounts(&self.paths, &launch.identity, task, &view.places)?;
-        workdirs::name_single_files(&self.paths, task, &mut view.env)?;
+        let mut workspace = workdirs::mounts(&self.paths, launch.owner, task, &view.places)?;
+        workdirs::name_single_files(&self.paths, launch.owner, task, &mut view.env)?;
         workspace.extend(shared.mounts());
         let mut install = None;
         // A command that is the first process itself has nobody to install them.

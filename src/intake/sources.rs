@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ids::JobName;
 use crate::spec::layers::OVERRIDES_MAX;
-use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, Layer, Severity, Stack};
+use crate::spec::{Diagnostic, JOB_FILE_MAX_BYTES, Layer, OWNER_ALONE, Severity, Stack};
 use crate::store::record::Owner;
 use crate::sys::file::{is_being_written, optional, read_limited};
 use crate::sys::process::{is_group_of_one, name_of};
@@ -161,6 +161,8 @@ impl Reader<'_> {
                 other => layers.push(other?.0),
             }
         }
+        let reached_by = read_by(&metadata, of.owner, SEARCH);
+        layers.iter_mut().for_each(|layer| layer.read_by &= reached_by);
         Ok((layers, passed_over.into_iter().flatten().collect()))
     }
 
@@ -185,8 +187,10 @@ impl Reader<'_> {
         if let Some(problem) = self.wrong_rights(path, &metadata, job) {
             return Err(bad(problem));
         }
-        let layer = Layer::from_bytes(&file, bytes).map_err(|diagnostic| Unread::Bad(vec![diagnostic]))?;
-        Ok((layer, Owner { uid: metadata.uid(), gid: metadata.gid() }))
+        let owner = Owner { uid: metadata.uid(), gid: metadata.gid() };
+        let mut layer = Layer::from_bytes(&file, bytes).map_err(|diagnostic| Unread::Bad(vec![diagnostic]))?;
+        layer.read_by = read_by(&metadata, job.map_or(owner, |of| of.owner), READ);
+        Ok((layer, owner))
     }
 
     fn label(self, path: &Path) -> String {
@@ -225,6 +229,17 @@ impl Reader<'_> {
         }
         None
     }
+}
+
+/// Bits of a mode, those of all others.
+const READ: u32 = 0o004;
+const SEARCH: u32 = 0o001;
+
+/// Whom a file or a directory lets do what `bit` says, as who may read a file of the job's owner and of its group.
+fn read_by(metadata: &fs::Metadata, owner: Owner, bit: u32) -> u32 {
+    let others = metadata.mode() & bit != 0;
+    let group = if metadata.gid() == owner.gid { metadata.mode() & (bit << 3) != 0 } else { others };
+    OWNER_ALONE | if group { 0o040 } else { 0 } | if others { 0o004 } else { 0 }
 }
 
 /// Where a job file or a template lies.

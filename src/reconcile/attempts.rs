@@ -50,6 +50,7 @@ impl<S: Store> Reconciler<S> {
         let Some(job) = self.jobs.get_mut(key) else { return };
         let is_stopped = job.wanted_stop().is_some();
         let on_gpu_failure = job.on_gpu_failure();
+        let now_says = job.record.source.clone();
         let Some(run) = job.open_run_mut() else { return };
         let Some(attempt) = run.live_attempt() else { return };
         let Some(verdict) = attempt.verdict.clone() else { return };
@@ -59,8 +60,7 @@ impl<S: Store> Reconciler<S> {
             identity: run.identity(key, attempt.number),
             spec: JobSpec::clone(&run.spec),
             text: source.text.clone(),
-            file: source.sweep.as_ref().map_or_else(|| key.job.clone(), |sweep| sweep.of.clone()),
-            template: source.template.as_ref().and_then(|template| template.name.clone()),
+            read_by: source.shown_with(now_says.as_ref()),
             started: attempt.created,
             ended: attempt.tasks.iter().filter_map(|task| Some(task.phase.end()?.at)).max().unwrap_or(self.now),
             is_last: is_stopped || !run.is_tried_again(attempt, &verdict, on_gpu_failure),

@@ -4,7 +4,7 @@ use super::world::Job;
 use super::{PREPARES, Reconciler};
 use crate::ids::JobKey;
 use crate::intake::Arrival;
-use crate::report::{Facts, JobReport};
+use crate::report::{Facts, Gone, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
 use crate::store::Store;
@@ -148,16 +148,17 @@ impl<S: Store> Reconciler<S> {
         self.take_back(key);
         let Some(job) = self.jobs.get_mut(key) else { return };
         let (old, sweep) = (&job.record, job.sweep(key));
-        let (last_run, next_event) = (old.last_run, old.next_event);
+        let (last_run, next_event, unknown_runs) = (old.last_run, old.next_event, old.unknown_runs);
+        let runs = old.own_runs();
         let record = JobRecord { removed: true, first_event: next_event, ..JobRecord::new(old.created) };
-        *job = Job::new(JobRecord { last_run, next_event, ..record });
+        *job = Job::new(JobRecord { last_run, next_event, unknown_runs, ..record });
         self.queue_in(key);
         self.dirty.insert(key.clone());
         self.events.retain(|(other, _)| other != key);
         self.happenings.forget(key);
         self.retired.retain(|(other, _)| other != key);
         self.last_words.retain(|(other, _)| other != key);
-        self.removed.insert(key.clone(), (last_run, self.counters.order));
+        self.removed.insert(key.clone(), Gone { runs, last_aside: self.counters.order });
         self.tell_those_awaiting_either(key, sweep);
     }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::world::Job;
 use super::{Reconciler, Refusal, Round, Work};
 use crate::ids::{JobKey, Timestamp};
-use crate::report::{Change, JobReport, Publication};
+use crate::report::{Change, Gone, JobReport, Publication};
 use crate::store::record::EventRecord;
 use crate::store::{Batch, Store, StoreError};
 
@@ -101,8 +101,7 @@ impl<S: Store> Reconciler<S> {
         }
         // Removals first: a job of the same name may have come since.
         let removed = std::mem::take(&mut self.removed).into_iter();
-        let removed = removed.map(|(key, (last_run, last_aside))| (key, Change::Removed { last_run, last_aside }));
-        let mut out: Vec<_> = removed.collect();
+        let mut out: Vec<_> = removed.map(|(key, gone)| (key, Change::Removed(gone))).collect();
         let mut changed = std::mem::take(&mut self.dirty);
         changed.append(&mut self.shown);
         out.extend(self.as_one_list(|this| {
@@ -136,7 +135,7 @@ impl<S: Store> Reconciler<S> {
         let last_aside = self.counters.order;
         let publish = |(key, job): (&JobKey, &Job)| {
             if job.record.removed {
-                return Ok(Some((key.clone(), Change::Removed { last_run: job.record.last_run, last_aside })));
+                return Ok(Some((key.clone(), Change::Removed(Gone { runs: job.record.own_runs(), last_aside }))));
             }
             let events = self.store.events(key, job.record.first_event, usize::MAX)?;
             let publication = self.publication(key, events, Vec::new());

@@ -117,6 +117,7 @@ mod tests {
             warnings: Vec::new(),
             template: None,
             sweep: None,
+            read_by: None,
         };
         let task = |index| TaskRecord {
             role: "worker".parse().unwrap(),

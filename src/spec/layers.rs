@@ -39,16 +39,21 @@ const LIVE: [&str; 11] = [
     "state",
 ];
 
+/// The mode of a file that nobody else reads.
+pub const OWNER_ALONE: u32 = 0o600;
+
 /// A file with its name for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layer {
     pub file: String,
     pub text: String,
+    /// Who may read it, as mode of a file that is the job's owner's and has the group of the job file: `0600` to `0644`.
+    pub read_by: u32,
 }
 
 impl Layer {
     pub fn new(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), text: text.to_owned() }
+        Self { file: file.to_owned(), text: text.to_owned(), read_by: OWNER_ALONE }
     }
 
     /// Whether it has no key.
@@ -60,7 +65,7 @@ impl Layer {
     /// Text that is not UTF-8 is a diagnostic like any other.
     pub fn from_bytes(file: &str, bytes: Vec<u8>) -> Result<Self, Diagnostic> {
         match String::from_utf8(bytes) {
-            Ok(text) => Ok(Self { file: file.to_owned(), text }),
+            Ok(text) => Ok(Self { file: file.to_owned(), text, read_by: OWNER_ALONE }),
             Err(error) => Err(diagnostic::not_text(file, error.as_bytes(), error.utf8_error().valid_up_to())),
         }
     }
@@ -191,6 +196,11 @@ impl Stack {
     /// One of the jobs.
     pub fn with(&self, combination: &Combination) -> Self {
         Self { combination: Some(combination.chosen.clone()), ..self.clone() }
+    }
+
+    /// Who may read all that it is made of; as of a [`Layer`].
+    pub fn read_by(&self) -> u32 {
+        self.layers().iter().fold(self.job.read_by, |all, layer| all & layer.read_by)
     }
 
     /// Puts the files together and reads the job.

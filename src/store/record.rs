@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{AttemptId, GpuUuid, JobName, RoleName, TaskId, TaskName, Timestamp, WorkspaceName};
-use crate::spec::Diagnostic;
+use crate::spec::{Diagnostic, OWNER_ALONE};
 use crate::status::{EndRecord, State, StopCause, StopHow, Verdict};
 
 /// The version that is written; older ones are read.
@@ -64,9 +65,21 @@ pub struct SourceRecord {
     /// Set when the file makes several jobs.
     #[serde(default)]
     pub sweep: Option<SweepRecord>,
+    /// Who might read all of the files that it was put together from when it was accepted: the mode, `0600` to `0644`, of a
+    /// file of the owner's. Not there in records of before that was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_by: Option<u32>,
 }
 
 impl SourceRecord {
+    /// The mode of a file of the owner's that shows the text. Of `now`, what the job's files come to now, counts only what says
+    /// the same: it may have been closed since.
+    pub fn shown_with(&self, now: Option<&Self>) -> u32 {
+        let is_same = |now: &&Self| (&now.text, now.owner) == (&self.text, self.owner);
+        let known = [self.read_by, now.filter(is_same).and_then(|now| now.read_by)];
+        known.into_iter().flatten().reduce(|then, now| then & now).unwrap_or(OWNER_ALONE)
+    }
+
     /// Whether it asks for another run than `run` was. What only a template or a spec has changed does not.
     pub fn differs(&self, run: &Self) -> bool {
         match (&self.template, &run.template) {
@@ -146,6 +159,14 @@ pub struct JobRecord {
     /// Events before this one belonged to a job that was removed.
     #[serde(default)]
     pub first_event: u64,
+    /// Runs up to this one are on the disk alone: no record tells whose they are, and no file of that name makes them
+    /// somebody's.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unknown_runs: u32,
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl JobRecord {
@@ -166,7 +187,13 @@ impl JobRecord {
             next_event: 0,
             removed: false,
             first_event: 0,
+            unknown_runs: 0,
         }
+    }
+
+    /// Those that go with it.
+    pub fn own_runs(&self) -> RangeInclusive<u32> {
+        self.unknown_runs.saturating_add(1)..=self.last_run
     }
 
     /// Whose job it is: the owner's of the last good version of its file, or of the file where there was none.

@@ -20,6 +20,7 @@ fn run(number: u32) -> RunRecord {
         warnings: Vec::new(),
         template: None,
         sweep: None,
+        read_by: None,
     };
     RunRecord::new(number, Timestamp(2), 1, source)
 }
@@ -322,4 +323,28 @@ fn records_of_version_1_are_read() {
         "ended":{"verdict":{"kind":"failed","reason":"r"},"at":6}}}"#;
     let record: RunRecord = redb::decode("x", text).unwrap();
     assert_eq!(record.attempts[0].tasks[0].phase.end().unwrap().end, crate::status::TaskEnd::Exited { code: 1 });
+}
+
+#[test]
+fn who_might_read_a_job_s_files_is_kept_with_its_text_and_closed_with_the_file() {
+    let source = |text: &str, read_by| SourceRecord { text: text.into(), read_by, ..run(1).source };
+    let then = source("x", Some(0o644));
+    assert_eq!(then.shown_with(None), 0o644);
+    for (now, shown) in [
+        (source("x", Some(0o644)), 0o644),
+        (source("x", Some(0o640)), 0o640),
+        (source("x", None), 0o644),
+        // Another text, another user's: they say nothing of it.
+        (source("y", Some(0o600)), 0o644),
+        (SourceRecord { owner: Owner { uid: 1, gid: 1 }, ..source("x", Some(0o600)) }, 0o644),
+    ] {
+        assert_eq!(then.shown_with(Some(&now)), shown, "{now:?}");
+    }
+    let closed = source("x", Some(0o600));
+    assert_eq!(closed.shown_with(Some(&then)), 0o600);
+    // Of an earlier version: by a file that says the same now, else nobody else.
+    let old = serde_json::to_string(&source("x", None)).unwrap();
+    assert!(!old.contains("read_by"));
+    let old: SourceRecord = serde_json::from_str(&old).unwrap();
+    assert_eq!([old.shown_with(Some(&then)), old.shown_with(None)], [0o644, 0o600]);
 }

@@ -274,6 +274,10 @@ pub fn own_cores() -> io::Result<std::collections::BTreeSet<u32>> {
     Ok((0..u32::try_from(nix::sched::CpuSet::count()).unwrap_or(1024)).filter(may).collect())
 }
 
+/// From so many bytes on memory is the machine's again when it is let go of; with which glibc begins.
+#[cfg(target_env = "gnu")]
+const LARGE: i32 = 128 << 10;
+
 /// Hands free memory of the heap back to the machine: of a process that has done its work and now only waits, and of the daemon.
 #[expect(unsafe_code, reason = "glibc's own call")]
 pub fn give_memory_back() {
@@ -285,15 +289,16 @@ pub fn give_memory_back() {
 }
 
 /// Has all threads take their memory from one heap, before there is a second thread. glibc gives threads that meet heaps of their own,
-/// and what is free in one serves none of the others.
+/// and what is free in one serves none of the others. What is large never lies there: by itself glibc would put into the heap whatever is
+/// no larger than the largest that was given back so far, and keep as much free at its end.
 #[expect(unsafe_code, reason = "glibc's own call")]
 pub fn have_one_heap() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: needed since the daemon's threads would keep megabytes free in four heaps; the call takes two numbers and touches only
-    // settings of glibc's own.
-    unsafe {
-        nix::libc::mallopt(nix::libc::M_ARENA_MAX, 1)
-    };
+    for (setting, value) in [(nix::libc::M_ARENA_MAX, 1), (nix::libc::M_MMAP_THRESHOLD, LARGE)] {
+        // SAFETY: needed since the daemon's threads would keep megabytes free in four heaps; the call takes two numbers and touches only
+        // settings of glibc's own.
+        unsafe { nix::libc::mallopt(setting, value) };
+    }
 }
 
 /// Goes on as the first process of a process namespace: whatever is started from now on ends with it, and it ends with the

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::assets;
 use crate::config::Paths;
 use crate::ids::{AssetName, JobKey};
-use crate::report::{Change, JobReport, Publication};
+use crate::report::{Change, Gone, JobReport, Publication};
 use crate::status::State;
 use crate::store::record::EventRecord;
 use crate::sys::file::{
@@ -96,7 +96,7 @@ impl Writer {
 
     fn write_all(&mut self, latest: BTreeMap<JobKey, Wanted>) {
         for (key, wanted) in latest {
-            let removed = wanted.removed.map_or(Ok(()), |last| self.remove(&key, last));
+            let removed = wanted.removed.as_ref().map_or(Ok(()), |gone| self.remove(&key, gone));
             let face = wanted.published.as_ref();
             let Err(error) = removed.and_then(|()| face.map_or(Ok(()), |face| self.write(&key, face))) else {
                 continue;
@@ -198,9 +198,9 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes what was published of a job up to its last run, and what was set aside for it; what a job of the same name has
+    /// Removes what was published of a job and of its runs, and what was set aside for it; what a job of the same name has
     /// since is left alone.
-    fn remove(&mut self, key: &JobKey, (last_run, last_aside): (u32, u64)) -> io::Result<()> {
+    fn remove(&mut self, key: &JobKey, gone: &Gone) -> io::Result<()> {
         self.faces.remove(key);
         let by_state = self.paths.workspace(&key.workspace).join("jobs/by-state");
         for state in State::ALL {
@@ -224,8 +224,8 @@ impl Writer {
             let plain = beside.unwrap_or(name);
             let is_old = match assets::aside_begun(name) {
                 // Also for a run that has never begun.
-                Some((_, number)) => number <= last_aside,
-                None => plain.parse::<u32>().is_ok_and(|number| number <= last_run),
+                Some((_, number)) => number <= gone.last_aside,
+                None => plain.parse::<u32>().is_ok_and(|number| gone.runs.contains(&number)),
             };
             if is_old {
                 remove_tree(&run.path())?;
@@ -262,8 +262,7 @@ fn unlink_user(by_user: &Path, key: &JobKey, keep: Option<&str>) -> io::Result<(
 /// What is still to be done for a job: a removal, then what came after it.
 #[derive(Default)]
 struct Wanted {
-    /// As in [`Change::Removed`]: the numbers of the last run, and of what was last set aside.
-    removed: Option<(u32, u64)>,
+    removed: Option<Gone>,
     published: Option<Box<Publication>>,
 }
 
@@ -272,9 +271,7 @@ fn merge(latest: &mut BTreeMap<JobKey, Wanted>, changes: Vec<Changed>) {
     for (key, change) in changes {
         let wanted = latest.entry(key).or_default();
         match change {
-            Change::Removed { last_run, last_aside } => {
-                *wanted = Wanted { removed: Some((last_run, last_aside)), published: None };
-            }
+            Change::Removed(gone) => *wanted = Wanted { removed: Some(gone), published: None },
             Change::Published(mut publication) => {
                 if let Some(earlier) = wanted.published.take() {
                     publication.events.splice(0..0, earlier.events);

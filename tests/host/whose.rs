@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::datasets::as_user;
 use super::support::images::small;
-use super::support::{BINARY, Instance, has_tools, text};
+use super::support::{BINARY, Instance, has_tools, text, wait_for};
 
 const ANN: u32 = 12_345;
 const EVE: u32 = 12_346;
@@ -50,12 +50,9 @@ fn sticky(test: &str) -> Option<Instance> {
 }
 
 #[test]
-fn what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_has_not_said_so() {
-    let Some(instance) =
-        sticky("what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_has_not_said_so")
-    else {
-        return;
-    };
+fn what_another_member_puts_in_the_place_of_what_root_gives_is_passed_over_for_who_has_not_said_so() {
+    let test = "what_another_member_puts_in_the_place_of_what_root_gives_is_passed_over_for_who_has_not_said_so";
+    let Some(instance) = sticky(test) else { return };
     instance.mount();
     for part in ["code", "datasets"] {
         lay(&instance, &format!("preset/{part}/mnist"), 0, "root's");
@@ -79,11 +76,12 @@ fn what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_
             lay(&instance, &format!("default/{part}/{name}"), EVE, "eve's");
         }
         for (name, shared) in [("mnist", "preset"), ("given", "public")] {
-            let told = says(ANN, &format!("{part}-{name}"), &job(part, name));
-            let whose = format!("{part}/{name} of workspace default is user {EVE}'s");
+            assert_eq!(says(ANN, &format!("{part}-{name}"), &job(part, name)), "root's");
+            let told = instance.ok(&["events", &format!("{part}-{name}")]);
+            let whose = format!("{part}: {part}/{name} of workspace default is user {EVE}'s and is passed over");
             let choice = format!("write \"mine:{name}\" or \"{shared}:{name}\" to say which is meant");
             assert!(told.contains(&whose) && told.contains(&choice), "{told}");
-            assert!(told.contains(&format!("{shared}/{part}/{name} is the administrator's")), "{told}");
+            assert!(told.contains(&format!("for {shared}/{part}/{name}, which is the administrator's")), "{told}");
             // Whoever says which is meant has that, and so has whose own it is.
             let said = says(ANN, &format!("{part}-{name}-shared"), &job(part, &format!("{shared}:{name}")));
             assert_eq!(said, "root's");
@@ -96,10 +94,34 @@ fn what_another_member_puts_in_the_place_of_what_root_gives_runs_for_nobody_who_
         }
         let told = says(ANN, &format!("{part}-none"), &job(part, "preset:own"));
         assert!(told.contains(&format!("there is no directory {part}/own in preset")), "{told}");
+        // What was chosen for a run before it could begin is told when it begins.
+        let late = format!("{part}-late");
+        let waits =
+            job(part, "mnist").replace("command = \"", "command = \"until [ -e /output/go ]; do sleep 0.05; done; ");
+        drop_as(&instance, ANN, &late, &waits, 0o644);
+        instance.wait_state(&late, "running");
+        instance.ok(&["rerun", &late]);
+        let runs = instance.root().join(format!("var/lib/trainyard/workspaces/default/jobs/{late}/runs"));
+        let is_aside = || {
+            let names = fs::read_dir(&runs).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.into_iter().any(|name| name.starts_with(".2.aside-") && !name.ends_with(".new")).then_some(())
+        };
+        wait_for("what is set aside for the second run", is_aside);
+        fs::remove_dir_all(instance.root().join(format!("var/lib/trainyard/workspaces/default/{part}/mnist"))).unwrap();
+        for run in ["1", "2"] {
+            wait_for("the run", || fs::write(runs.join(run).join("output/go"), "").ok());
+            assert_eq!(instance.wait_end(&late, run.parse().unwrap())["state"], "succeeded");
+        }
+        assert_eq!(instance.log(&late, "main-0").trim_end(), "root's");
+        assert_eq!(instance.ok(&["events", &late]).matches("is passed over").count(), 2);
         // What is root's in the workspace is trusted as well.
         chown(lay(&instance, &format!("default/{part}/mnist"), 0, "of lab"), Some(0), Some(0)).unwrap();
         assert_eq!(says(ANN, &format!("{part}-lab"), &job(part, "mnist")), "of lab");
     }
+    // A version that only the other one has.
+    lay(&instance, "default/datasets/given/draft", EVE, "eve's");
+    let told = says(ANN, "no-version", &job("datasets", "given@v9"));
+    assert!(told.contains("dataset given has no version v9") && told.contains("is passed over for public/"), "{told}");
     instance.shutdown();
 }
 
@@ -235,14 +257,118 @@ fn a_model_s_record_is_read_by_whom_the_files_of_its_job_let_read() {
         assert_eq!(instance.wait_end(name, 1)["state"], "succeeded");
         assert_eq!(record(name), (read, ANN, ANN), "{name}");
     }
-    // A mode that it has got since is of what may be another text.
+    instance.shutdown();
+}
+
+#[test]
+fn a_model_s_record_has_the_mode_that_the_files_had_when_its_run_was_accepted() {
+    let test = "a_model_s_record_has_the_mode_that_the_files_had_when_its_run_was_accepted";
+    let Some(instance) = sticky(test) else { return };
     let waits = "command = \"until [ -e /output/go ]; do sleep 0.05; done; echo w > /model/w\"";
-    drop_as(&instance, ANN, "later", waits, 0o600);
-    instance.wait_state("later", "running");
-    fs::set_permissions(instance.jobs_d().join("later.toml"), fs::Permissions::from_mode(0o644)).unwrap();
-    let output = instance.root().join("var/lib/trainyard/workspaces/default/jobs/later/runs/1/output");
-    fs::write(output.join("go"), "").unwrap();
-    assert_eq!(instance.wait_end("later", 1)["state"], "succeeded");
-    assert_eq!(record("later"), (0o600, ANN, ANN));
+    let file = |name: &str| instance.jobs_d().join(format!("{name}.toml"));
+    let runs_on = |name: &str, run: u64| {
+        let place = format!("var/lib/trainyard/workspaces/default/jobs/{name}/runs/{run}/output/go");
+        fs::write(instance.root().join(place), "").unwrap();
+        wait_for("the model", || {
+            let record = instance.mount().join(format!("models/{name}/{run}/MODEL.toml"));
+            fs::metadata(record).ok().map(|found| found.mode() & 0o7777)
+        })
+    };
+    let begin = |name: &str, mode: u32| {
+        drop_as(&instance, ANN, name, waits, mode);
+        instance.wait_state(name, "running");
+    };
+    let noted = |name: &str, what: &str| {
+        wait_for(what, || instance.ok(&["events", name]).contains(what).then_some(()));
+    };
+    let chmod = |name: &str, mode: u32| fs::set_permissions(file(name), fs::Permissions::from_mode(mode)).unwrap();
+    // Opened since: it is as it was. Closed since: it is closed.
+    begin("opened", 0o600);
+    chmod("opened", 0o644);
+    assert_eq!(runs_on("opened", 1), 0o600);
+    begin("closed", 0o644);
+    chmod("closed", 0o600);
+    // A link is read as late after it came as a file after its change: what is seen of this one is seen of that.
+    let hidden = instance.jobs_d().join(".next");
+    fs::write(&hidden, waits).unwrap();
+    chown(&hidden, Some(ANN), Some(ANN)).unwrap();
+    fs::hard_link(hidden, file("next")).unwrap();
+    instance.wait_state("next", "running");
+    assert_eq!(runs_on("closed", 1), 0o600);
+    assert_eq!(runs_on("next", 1), 0o644);
+    // An open file that is no job takes the place of a closed one, before and after a restart of the daemon.
+    begin("replaced", 0o600);
+    drop_as(&instance, ANN, "replaced", "no-such-key = 1", 0o644);
+    noted("replaced", "its last good version stays in force");
+    assert_eq!(runs_on("replaced", 1), 0o600);
+    instance.wait_end("replaced", 1);
+    instance.ok(&["rerun", "replaced"]);
+    wait_for("the second run", || (instance.report("replaced")?["run"] == 2).then_some(()));
+    instance.wait_state("replaced", "running");
+    assert_eq!(runs_on("replaced", 2), 0o600);
+    // Overrides that nobody else could read, or reach, and that have gone.
+    for (name, directory, inside) in [("over", 0o755, 0o600), ("reach", 0o700, 0o644)] {
+        let overrides = instance.jobs_d().join(format!("{name}.toml.d"));
+        fs::create_dir(&overrides).unwrap();
+        fs::write(overrides.join("1.toml"), "env.TOK = \"secret\"").unwrap();
+        fs::set_permissions(overrides.join("1.toml"), fs::Permissions::from_mode(inside)).unwrap();
+        fs::set_permissions(&overrides, fs::Permissions::from_mode(directory)).unwrap();
+        [overrides.join("1.toml"), overrides.clone()].iter().for_each(|it| chown(it, Some(ANN), Some(ANN)).unwrap());
+        begin(name, 0o644);
+        fs::remove_dir_all(overrides).unwrap();
+        noted(name, "the job file was edited");
+        assert_eq!(runs_on(name, 1), 0o600, "{name}");
+    }
+    instance.shutdown();
+}
+
+#[test]
+fn where_the_state_was_lost_no_file_gives_anybody_the_runs_of_another() {
+    let test = "where_the_state_was_lost_no_file_gives_anybody_the_runs_of_another";
+    let Some(mut instance) = sticky(test) else { return };
+    let job = "command = \"echo o > /output/o\"";
+    for name in ["taken", "broken"] {
+        assert_eq!(run_as(&instance, ANN, name, job)["state"], "succeeded");
+    }
+    instance.kill_daemon();
+    for name in ["taken", "broken"] {
+        fs::remove_file(instance.jobs_d().join(format!("{name}.toml"))).unwrap();
+    }
+    fs::remove_file(instance.root().join("var/lib/trainyard/state.redb")).unwrap();
+    instance.restart_daemon();
+    let jobs = instance.root().join("var/lib/trainyard/workspaces/default/jobs");
+    let output = |name: &str, run: u32| jobs.join(format!("{name}/runs/{run}/output/o"));
+    // By a file of that name one has the job, and not what was there before.
+    drop_as(&instance, EVE, "taken", job, 0o644);
+    assert_eq!(instance.wait_end("taken", 2)["state"], "succeeded");
+    let refused = |arguments: &[&str]| {
+        let (done, told) = as_member(&instance, EVE, arguments);
+        let whose = format!("runs on the disk that are files of user {ANN} and of which no record is left");
+        assert!(!done && told.contains(&whose) && told.contains("ask root"), "{told}");
+    };
+    refused(&["rm", "--file", "taken"]);
+    assert!(instance.jobs_d().join("taken.toml").exists());
+    fs::remove_file(instance.jobs_d().join("taken.toml")).unwrap();
+    wait_for("the file to be gone", || {
+        instance.ok(&["events", "taken"]).contains("the job file was removed").then_some(())
+    });
+    refused(&["rm", "taken"]);
+    assert!(output("taken", 1).exists() && output("taken", 2).exists());
+    // Nor does one that is no job take them along when it goes.
+    drop_as(&instance, EVE, "broken", "command = 7", 0o644);
+    wait_for("the file", || (instance.report("broken")?["owner"] == EVE).then_some(()));
+    fs::remove_file(instance.jobs_d().join("broken.toml")).unwrap();
+    let status = jobs.join("broken/status");
+    wait_for("what was shown of it to be gone", || (!status.exists()).then_some(()));
+    assert!(output("broken", 1).exists());
+    instance.kill_daemon();
+    instance.restart_daemon();
+    // What is published comes one by one.
+    assert_eq!(run_as(&instance, ANN, "other", job)["state"], "succeeded");
+    wait_for("what is published", || instance.run_dir("other", 1).join("status").exists().then_some(()));
+    assert!(output("broken", 1).exists());
+    // Root says that it may go.
+    instance.ok(&["rm", "taken"]);
+    wait_for("the runs to be gone", || (!instance.run_dir("taken", 1).exists()).then_some(()));
     instance.shutdown();
 }

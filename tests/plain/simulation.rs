@@ -306,6 +306,7 @@ pub(super) fn source(text: String, user: u32) -> (SourceRecord, JobSpec) {
         warnings: Vec::new(),
         template: None,
         sweep: None,
+        read_by: None,
     };
     (source, spec)
 }

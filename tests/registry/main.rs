@@ -15,3 +15,5 @@ mod manifests;
 mod pulls;
 mod real;
 mod server;
+#[path = "../support/workspaces.rs"]
+mod workspaces;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use trainyard::ids::WorkspaceName;
-use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Progress, Sources, Wanted, Workspaces};
+use trainyard::images::{Digest, ImageError, Images, Kind, Limits, NameRecord, Progress, Sources, Wanted};
 use trainyard::sys::given_up::GivenUp;
 use trainyard::sys::process::SealedProgram;
 
 use crate::server::*;
 use crate::support;
+use crate::workspaces::AnybodyMay;
 
 /// A layer of one file.
 fn layer(name: &str) -> Vec<u8> {
@@ -39,23 +39,6 @@ fn put(site: &mut Site, tag: &str, layers: &[&[u8]]) {
         config.len()
     );
     site.manifest(tag, MANIFEST, &manifest);
-}
-
-#[derive(Debug)]
-struct AnybodyMay;
-
-impl Workspaces for AnybodyMay {
-    fn may_submit(&self, _: &WorkspaceName, _: u32) -> std::io::Result<bool> {
-        Ok(true)
-    }
-
-    fn is_there(&self, _: &WorkspaceName) -> bool {
-        true
-    }
-
-    fn is_sticky(&self, _: &str) -> bool {
-        false
-    }
 }
 
 /// By what it asks, its place, and a store that pulls from the server.

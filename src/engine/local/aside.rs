@@ -3,10 +3,12 @@
 //! ```text
 //! runs/.N.aside-NUMBER/    code, code.ROLE, code.commit: what is in the run's directory when it has begun
 //!                          data, models: which versions it sees, then `.N.data` and `.N.models`
+//!                          told: what is to be told of the choice when the run begins, JSON
 //! ```
 //!
 //! Of an output, and of a model of the job itself, the newest is that of the run before, which is chosen when the run begins.
 
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,10 +16,13 @@ use std::path::{Path, PathBuf};
 use super::{failed, models, workdirs};
 use crate::assets::{ASIDE_DATA, ASIDE_MODELS, aside_begun, aside_name};
 use crate::config::Paths;
-use crate::engine::{EngineError, Prepare};
+use crate::engine::{EngineError, Prepare, Told};
 use crate::ids::JobKey;
+use crate::rundir::{read_json, write_json};
 use crate::spec::{DataSource, Dataset};
-use crate::sys::file::{create_dir, optional, remove_tree};
+use crate::sys::file::{Durability, create_dir, optional, remove_tree};
+
+const TOLD: &str = "told";
 
 fn place(paths: &Paths, key: &JobKey, run: u32, number: u64) -> PathBuf {
     paths.job(key).join("runs").join(aside_name(run, number))
@@ -46,12 +51,20 @@ pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), Engin
     let is_others = |dataset: &Dataset| {
         dataset.source == DataSource::Model && dataset.name.as_str() != run.identity.key.job.as_str()
     };
+    let noted = RefCell::new(Vec::new());
+    let note = |told| {
+        if let Told::Noted(what) = told {
+            noted.borrow_mut().push(what);
+        }
+    };
     let choose = |place: &Path| {
-        workdirs::choose_datasets(paths, run, &place.join(ASIDE_DATA))?;
+        workdirs::choose_datasets(paths, run, &place.join(ASIDE_DATA), &note)?;
         workdirs::choose_left(paths, run, &place.join(ASIDE_MODELS), &is_others)
     };
-    let filled = workdirs::snapshots(paths, run, &draft, &|_| {})
+    let keep = || write_json(&draft.join(TOLD), &*noted.borrow(), Durability::Machine).map_err(super::told);
+    let filled = workdirs::snapshots(paths, run, &draft, &note)
         .and_then(|()| choose(&draft))
+        .and_then(|()| keep())
         .and_then(|()| fs::rename(&draft, &place).map_err(told()))
         // From now on nobody removes what was chosen: it is still there.
         .and_then(|()| choose(&place));
@@ -65,13 +78,18 @@ pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), Engin
 }
 
 /// Makes it the run's own. What is there already was put there by an earlier try.
-pub(super) fn adopt(paths: &Paths, run: &Prepare, directory: &Path) -> Result<(), EngineError> {
+pub(super) fn adopt(paths: &Paths, run: &Prepare, directory: &Path, tell: &dyn Fn(Told)) -> Result<(), EngineError> {
     let Some(number) = run.aside else { return Ok(()) };
     let place = place(paths, &run.identity.key, run.identity.run, number);
     let told = || failed("take what was set aside for the run");
     for entry in optional(fs::read_dir(&place)).map_err(told())?.into_iter().flatten() {
         let name = entry.map_err(told())?.file_name();
         let target = match name.to_str() {
+            Some(TOLD) => {
+                let noted: Vec<String> = read_json(&place.join(TOLD)).map_err(super::told)?.unwrap_or_default();
+                noted.into_iter().for_each(|what| tell(Told::Noted(what)));
+                continue;
+            }
             Some(ASIDE_DATA) => workdirs::seen_file(paths, &run.identity),
             Some(ASIDE_MODELS) => models::chosen_file(paths, &run.identity),
             _ => directory.join(&name),

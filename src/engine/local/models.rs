@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
@@ -74,7 +74,7 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
             remove_tree(&about_file).map_err(failed(TOLD))?;
         }
         let about = about(paths, attempt)?;
-        let (Owner { uid, gid }, mode) = (attempt.owner, read_by(paths, attempt));
+        let (Owner { uid, gid }, mode) = (attempt.owner, attempt.read_by);
         let write = |file: &Path| write_whole_for(file, about.as_bytes(), (mode, uid, gid), Durability::Process);
         match write(&about_file) {
             // The workspace has no room, where the kernel holds it to that: a model is not kept back for it.
@@ -98,38 +98,6 @@ fn publish_whole(paths: &Paths, attempt: &Release, model: &Path, is_there: bool)
     replace_symlink(&up, model).map_err(failed(TOLD))
 }
 
-/// The mode of `MODEL.toml`, which has the job file in it: whoever may not read one of the files that this was put together
-/// from does not read it there. Of what has gone, has become another one's, or was changed since the run was accepted, its owner alone
-/// knows: what its mode says now is of another text.
-fn read_by(paths: &Paths, attempt: &Release) -> u32 {
-    let Owner { uid, gid } = attempt.owner;
-    let accepted = fs::metadata(paths.run(&attempt.identity.key, attempt.identity.run).join("spec.toml"));
-    let accepted = accepted.map(|found| (found.mtime(), found.mtime_nsec())).unwrap_or_default();
-    let is_of_then = |found: &fs::Metadata| (found.ctime(), found.ctime_nsec()) <= accepted;
-    // For its owner, for the group that the file gets, and for all others.
-    let bits = |path: &Path, by: &[u32]| match fs::symlink_metadata(path) {
-        Ok(found) if by.contains(&found.uid()) && is_of_then(&found) => {
-            let (mode, is_group) = (found.mode(), found.gid() == gid);
-            let group = if is_group { mode & 0o040 } else { (mode & 0o004) << 3 };
-            0o600 | group | mode & 0o004
-        }
-        _ => 0o600,
-    };
-    let directory = paths.job_files(&attempt.identity.key.workspace);
-    let job = directory.join(format!("{}.toml", attempt.file));
-    let all = directory.join(format!("{}.toml.d", attempt.file));
-    let overrides = fs::read_dir(&all).into_iter().flatten().flatten().map(|entry| entry.path());
-    let had_others = fs::symlink_metadata(all).is_ok_and(|found| !is_of_then(&found));
-    let template = attempt.template.as_ref().map(|name| format!("{name}.template.toml"));
-    let template = template.map(|name| {
-        let own = directory.join(&name);
-        if own.exists() { own } else { paths.jobs_d().join(name) }
-    });
-    let parts = overrides.chain(template).map(|part| bits(&part, &[uid, 0]));
-    let all = parts.fold(bits(&job, &[uid]), |mode, part| mode & part);
-    if had_others { 0o600 } else { all }
-}
-
 /// By the quota: XFS says of a directory's that the disk is full, and others that a quota is.
 fn is_no_room(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(nix::libc::EDQUOT | nix::libc::ENOSPC))
@@ -149,7 +117,7 @@ fn about(paths: &Paths, attempt: &Release) -> Result<String, EngineError> {
     set("ended", attempt.ended.to_string().into());
     let gpus = attempt.gpus.iter().map(|uuid| Value::from(uuid.as_str()));
     set("gpus", Value::Array(gpus.collect()));
-    let datasets = attempt.spec.datasets.iter().map(|dataset| resolved(paths, &attempt.identity, dataset));
+    let datasets = attempt.spec.datasets.iter().map(|dataset| resolved(paths, attempt, dataset));
     set("datasets", datasets.collect::<Result<Vec<_>, _>>()?.into());
     set("images", images(paths, attempt)?.into());
     set("code", code(paths, attempt).map_err(failed("describe the model's code"))?.into());
@@ -448,9 +416,10 @@ fn newest(file: &Path, paths: &Paths, identity: &Identity, dataset: &Dataset) ->
 }
 
 /// As the job names it, with the version that it was.
-fn resolved(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<String, EngineError> {
+fn resolved(paths: &Paths, attempt: &Release, dataset: &Dataset) -> Result<String, EngineError> {
+    let identity = &attempt.identity;
     if dataset.source == DataSource::Dataset {
-        return Ok(seen_as(paths, identity, dataset)?.told(&identity.key.workspace));
+        return Ok(seen_as(paths, identity, attempt.owner, dataset)?.told(&identity.key.workspace));
     }
     let (_, number) = place(paths, identity, dataset)?;
     if number == BEFORE_THE_FIRST.to_string() {

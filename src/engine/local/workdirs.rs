@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{aside, code_limits, failed, models};
 use crate::assets::enforced::Enforcer;
-use crate::assets::{self, MissingError, Named, Part, Shelf};
+use crate::assets::{self, Chosen, MissingError, Named, Part, Shelf};
 use crate::config::Paths;
 use crate::contract::{Access, Content, Identity, Place, Task, pai};
 use crate::engine::{EngineError, Prepare, Told};
@@ -41,7 +41,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare, tell: &dyn Fn(Told)) -> Resu
         create_dir_for(&directory, 0o750, uid, gid)
     };
     again_if_gone(make).map_err(failed("make the run's directory"))?;
-    aside::adopt(paths, run, &directory)?;
+    aside::adopt(paths, run, &directory, tell)?;
     resume(paths, run, &directory.join("output"))?;
     for name in ["output", "model"] {
         if fs::symlink_metadata(directory.join(name)).is_ok_and(|metadata| metadata.is_symlink()) {
@@ -54,7 +54,7 @@ pub(super) fn prepare(paths: &Paths, run: &Prepare, tell: &dyn Fn(Told)) -> Resu
     let written = write_whole_for(&spec, run.text.as_bytes(), (0o600, uid, gid), Durability::Process);
     written.map_err(failed("write the run's job file"))?;
     snapshots(paths, run, &directory, tell)?;
-    choose_datasets(paths, run, &seen_file(paths, &run.identity))?;
+    choose_datasets(paths, run, &seen_file(paths, &run.identity), tell)?;
     choose_left(paths, run, &models::chosen_file(paths, &run.identity), &|_| true)
 }
 
@@ -163,14 +163,16 @@ fn snapshot(paths: &Paths, run: &Prepare, code: &Code, target: &Path, tell: &dyn
     };
     let shelf = open_shelf(paths)?;
     let named = Named { workspace: &run.identity.key.workspace, whose, name };
-    let found = shelf.code(named, version).and_then(|place| {
-        shelf.check_whose(Part::Code, named, &place, run.owner.uid)?;
-        Ok(place)
-    });
-    let place = found.map_err(|error| missing("code", &error, &run.identity))?;
-    let source = place.path(Part::Code);
+    let found = shelf.code(named, version, run.owner.uid).map_err(|error| missing("code", &error, &run.identity));
+    let source = heard("code", found?, tell).path(Part::Code);
     check_rights(&shelf, run, "code", &source)?;
     take(run, code, &paths.workspaces().join(source), target)
+}
+
+/// Where it lies; tells of what was passed over for it.
+fn heard(key: &str, chosen: Chosen, tell: &dyn Fn(Told)) -> assets::Place {
+    chosen.passed_over.into_iter().for_each(|passed_over| tell(Told::Noted(format!("{key}: {passed_over}"))));
+    chosen.place
 }
 
 /// Copies what lies at `source`, and shows it whole.
@@ -242,23 +244,26 @@ pub(super) fn seen_file(paths: &Paths, identity: &Identity) -> PathBuf {
 type Seen = BTreeMap<String, assets::Place>;
 
 /// As `file` tells, or as they are now.
-pub(super) fn choose_datasets(paths: &Paths, run: &Prepare, file: &Path) -> Result<(), EngineError> {
+pub(super) fn choose_datasets(
+    paths: &Paths,
+    run: &Prepare,
+    file: &Path,
+    tell: &dyn Fn(Told),
+) -> Result<(), EngineError> {
     let shelf = open_shelf(paths)?;
     let chosen = match read_json::<Seen>(file).map_err(super::told)? {
         Some(chosen) => chosen,
-        None => choose(&shelf, file, run)?,
+        None => choose(&shelf, file, run, tell)?,
     };
     // Now that nobody removes them: they are still there, and the owner's to see, at every attempt.
     chosen.values().try_for_each(|place| check_rights(&shelf, run, "datasets", &place.path(Part::Datasets)))
 }
 
-fn choose(shelf: &Shelf, file: &Path, run: &Prepare) -> Result<Seen, EngineError> {
+fn choose(shelf: &Shelf, file: &Path, run: &Prepare, tell: &dyn Fn(Told)) -> Result<Seen, EngineError> {
     let chosen = run.spec.datasets.iter().filter(|dataset| dataset.source == DataSource::Dataset);
     let one = |dataset: &Dataset| {
-        let place = find_dataset(shelf, &run.identity, dataset)?;
-        let checked = shelf.check_whose(Part::Datasets, named(&run.identity, dataset), &place, run.owner.uid);
-        checked.map_err(|error| missing("datasets", &error, &run.identity))?;
-        Ok((dataset.to_string(), place))
+        let found = find_dataset(shelf, &run.identity, run.owner, dataset)?;
+        Ok((dataset.to_string(), heard("datasets", found, tell)))
     };
     let chosen: Seen = chosen.map(one).collect::<Result<_, EngineError>>()?;
     if !chosen.is_empty() {
@@ -271,13 +276,10 @@ fn open_shelf(paths: &Paths) -> Result<Shelf, EngineError> {
     Shelf::open(&paths.workspaces()).map_err(failed("open the workspaces"))
 }
 
-fn find_dataset(shelf: &Shelf, identity: &Identity, dataset: &Dataset) -> Result<assets::Place, EngineError> {
-    let found = shelf.dataset(named(identity, dataset), dataset.version.as_ref());
+fn find_dataset(shelf: &Shelf, identity: &Identity, owner: Owner, dataset: &Dataset) -> Result<Chosen, EngineError> {
+    let named = Named { workspace: &identity.key.workspace, whose: dataset.whose, name: &dataset.name };
+    let found = shelf.dataset(named, dataset.version.as_ref(), owner.uid);
     found.map_err(|error| missing("datasets", &error, identity))
-}
-
-fn named<'a>(identity: &'a Identity, dataset: &'a Dataset) -> Named<'a> {
-    Named { workspace: &identity.key.workspace, whose: dataset.whose, name: &dataset.name }
 }
 
 fn missing(key: &str, error: &MissingError, identity: &Identity) -> EngineError {
@@ -297,9 +299,9 @@ fn check_rights(shelf: &Shelf, run: &Prepare, key: &str, path: &Path) -> Result<
 }
 
 /// Where the run sees the dataset from, below `workspaces/`.
-fn dataset_path(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<PathBuf, EngineError> {
+fn dataset_path(paths: &Paths, identity: &Identity, owner: Owner, dataset: &Dataset) -> Result<PathBuf, EngineError> {
     match dataset.source {
-        DataSource::Dataset => Ok(seen_as(paths, identity, dataset)?.path(Part::Datasets)),
+        DataSource::Dataset => Ok(seen_as(paths, identity, owner, dataset)?.path(Part::Datasets)),
         _ => left_path(&models::chosen_file(paths, identity), paths, identity, dataset),
     }
 }
@@ -318,13 +320,18 @@ fn left_path(file: &Path, paths: &Paths, identity: &Identity, dataset: &Dataset)
     }
 }
 
-/// What a dataset of the job file was when the run was accepted.
-pub(super) fn seen_as(paths: &Paths, identity: &Identity, dataset: &Dataset) -> Result<assets::Place, EngineError> {
+/// What a dataset of the job file, of that owner, was when the run was accepted.
+pub(super) fn seen_as(
+    paths: &Paths,
+    identity: &Identity,
+    owner: Owner,
+    dataset: &Dataset,
+) -> Result<assets::Place, EngineError> {
     let seen: Option<Seen> = read_json(&seen_file(paths, identity)).map_err(super::told)?;
     match seen.and_then(|mut seen| seen.remove(&dataset.to_string())) {
         Some(place) => Ok(place),
         // A run of an earlier program.
-        None => find_dataset(&open_shelf(paths)?, identity, dataset),
+        None => Ok(find_dataset(&open_shelf(paths)?, identity, owner, dataset)?.place),
     }
 }
 
@@ -384,10 +391,11 @@ pub(super) fn image_of(paths: &Paths, identity: &Identity, image: &Image) -> Res
 /// follows none.
 pub(super) fn mounts(
     paths: &Paths,
-    identity: &Identity,
+    owner: Owner,
     task: &Task<'_>,
     places: &[Place],
 ) -> Result<Vec<Mount>, EngineError> {
+    let identity = task.identity;
     let run = paths.run(&identity.key, identity.run);
     let workspaces = paths.workspaces();
     let real = workspaces.canonicalize().map_err(failed("find the workspaces' directory"))?;
@@ -401,7 +409,7 @@ pub(super) fn mounts(
             Content::Dataset(name) => {
                 let dataset = task.spec.datasets.iter().find(|dataset| dataset.seen_as() == name);
                 let unknown = || EngineError(format!("datasets: {name} is not one of the job's"));
-                workspaces.join(dataset_path(paths, identity, dataset.ok_or_else(unknown)?)?)
+                workspaces.join(dataset_path(paths, identity, owner, dataset.ok_or_else(unknown)?)?)
             }
         };
         // One scratch layer for each place: two would be two views of one.
@@ -435,6 +443,7 @@ pub(super) fn make_parts(paths: &Paths, launch: &Identity, owner: Owner, places:
 /// Tells a channel by its only file, where the platform does so.
 pub(super) fn name_single_files(
     paths: &Paths,
+    owner: Owner,
     task: &Task<'_>,
     env: &mut Vec<(String, String)>,
 ) -> Result<(), EngineError> {
@@ -443,7 +452,7 @@ pub(super) fn name_single_files(
     }
     let shelf = open_shelf(paths)?;
     for dataset in &task.spec.datasets {
-        let path = dataset_path(paths, task.identity, dataset)?;
+        let path = dataset_path(paths, task.identity, owner, dataset)?;
         if let Some(file) = only_file(&shelf, &path).map_err(failed("look into a dataset"))? {
             pai::name_single_file(env, dataset, &file);
         }

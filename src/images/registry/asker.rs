@@ -143,7 +143,7 @@ impl<'a> Asker<'a> {
             RegistryAuth::Basic(user, password) => {
                 // Known to be wanted: it asks nobody else where to send it.
                 let known = RegistryTokenType::Basic(user.clone(), password.clone());
-                client.tokens.insert(reference, RegistryOperation::Pull, known).await;
+                client.tokens.insert(&reference, RegistryOperation::Pull, known).await;
             }
             RegistryAuth::Bearer(token) => secrets.push(token.clone()),
         }
@@ -184,7 +184,7 @@ impl<'a> Asker<'a> {
         let repository = self.source.reference.repository().to_owned();
         let what = format!("manifest {selector}");
         let question = self.asking(what.clone(), Some(Missing::Manifest { repository, selector }));
-        let asked = self.client.pull_manifest_raw(chosen.as_ref().unwrap_or(named), &self.proof, &image::ACCEPTED);
+        let asked = self.client.pull_manifest_raw(chosen.as_ref().unwrap_or(&named), &self.proof, &image::ACCEPTED);
         let (bytes, _) = self.in_time(&what, asked).await?.map_err(|error| question.meaning(error))?;
         if bytes.len() as u64 > DOCUMENT_MAX {
             return Err(self.source.too_large(&what, DOCUMENT_MAX));
@@ -209,7 +209,7 @@ impl<'a> Asker<'a> {
         let what = format!("configuration {}", digest.short());
         let question = self.asking(what.clone(), Some(self.missing_blob(digest)));
         let collect = async {
-            let asked = self.client.pull_blob_stream(self.source.reference.oci(), digest.to_string().as_str()).await;
+            let asked = self.client.pull_blob_stream(&self.source.reference.oci(), digest.to_string().as_str()).await;
             let mut stream = asked.map_err(|error| question.meaning(error))?.stream;
             let mut bytes = Vec::new();
             while let Some(part) = next(&mut stream, &question).await? {
@@ -238,7 +238,8 @@ impl<'a> Asker<'a> {
         }
         let absent = Missing::Repository(self.source.reference.repository().to_owned());
         let question = self.asking("the list of tags".to_owned(), Some(absent));
-        let asked = self.client.list_tags(self.source.reference.oci(), &self.proof, Some(1), None);
+        let named = self.source.reference.oci();
+        let asked = self.client.list_tags(&named, &self.proof, Some(1), None);
         match self.in_time(&question.what, asked).await {
             Ok(Err(refusal)) => match question.meaning(refusal) {
                 absent @ RegistryError::NotFound { .. } => absent,
@@ -271,8 +272,8 @@ impl<'a> Asker<'a> {
     ) -> Result<(bool, SizedStream), RegistryError> {
         let (image, digest) = (self.source.reference.oci(), layer.digest.to_string());
         let asked = match from {
-            0 => self.client.pull_blob_stream(image, digest.as_str()).await.map(BlobResponse::Full),
-            from => self.client.pull_blob_stream_partial(image, digest.as_str(), from, None).await,
+            0 => self.client.pull_blob_stream(&image, digest.as_str()).await.map(BlobResponse::Full),
+            from => self.client.pull_blob_stream_partial(&image, digest.as_str(), from, None).await,
         };
         match asked.map_err(|error| question.meaning(error))? {
             BlobResponse::Full(stream) => Ok((false, stream)),

@@ -40,6 +40,8 @@ pub struct Beside {
     pub groups: BTreeSet<u32>,
     /// Job files that they may remove.
     pub removes: BTreeMap<JobKey, Removes>,
+    /// By their numbers, whose the runs are that jobs have on the disk, user ids; where that matters.
+    pub runs: BTreeMap<JobKey, BTreeMap<u32, u32>>,
 }
 
 /// Why somebody may remove a job file.
@@ -138,6 +140,12 @@ impl Caller {
     /// Whether what others have made under the name of the job is theirs to take away as well: root's, and who may remove files of others.
     pub(super) fn may_remove_others(&self, key: &JobKey, job: &Job) -> bool {
         self.uid == 0 || self.removes(key, job) == Some(Removes::Any)
+    }
+
+    /// Runs that the disk has of a job, each with the user id of its owner.
+    pub(super) fn runs_on_disk(&self, key: &JobKey) -> impl Iterator<Item = (u32, u32)> {
+        let runs = self.beside.as_ref().and_then(|beside| beside.runs.get(key));
+        runs.into_iter().flatten().map(|(run, uid)| (*run, *uid))
     }
 
     /// Whether the file that makes the job is theirs to remove.

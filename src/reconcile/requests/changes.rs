@@ -1,6 +1,6 @@
 //! What people do to jobs: stop, rerun, restart, extend, send, remove.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::{Caller, Refusal, Verb, Whose};
@@ -190,6 +190,8 @@ impl<S: Store> Reconciler<S> {
 
     fn remove(&mut self, caller: &Caller, key: &JobKey) -> Result<String, Refusal> {
         self.removable(caller, key, false)?;
+        // Who may remove it has been asked about these as well.
+        self.jobs.get_mut(key).into_iter().for_each(|job| job.record.unknown_runs = 0);
         self.forget(key);
         Ok(format!("{key}: removed"))
     }
@@ -213,12 +215,10 @@ impl<S: Store> Reconciler<S> {
     /// Refuses who would do away with what the runs of another's file have left, that had this name before: a file of one's own makes
     /// the job one's own, and not those runs. All of them are read, in parts, where it is somebody's to whom that may matter.
     fn check_runs(&self, caller: &Caller, key: &JobKey, concerns: impl Fn(u32) -> bool) -> Result<(), Refusal> {
-        let Some(job) = self.jobs.get(key).filter(|job| !caller.may_remove_others(key, job)) else { return Ok(()) };
+        let Some(job) = self.jobs.get(key).filter(|_| caller.uid != 0) else { return Ok(()) };
+        let mut owners = BTreeMap::new();
+        let mut note = |run: &RunRecord| owners.extend([(run.number, run.source.owner.uid)]);
         let unrecorded = self.retired.iter().filter(|(other, _)| other == key).map(|(_, run)| run);
-        let mut others = BTreeSet::new();
-        let mut note = |run: &RunRecord| {
-            others.extend(Some(run.source.owner.uid).filter(|uid| *uid != caller.uid && concerns(run.number)));
-        };
         unrecorded.chain(job.run.as_ref().map(|run| &run.record)).for_each(&mut note);
         let mut last = Some(u32::MAX);
         while let Some(end) = last {
@@ -227,12 +227,18 @@ impl<S: Store> Reconciler<S> {
             runs.iter().for_each(&mut note);
             last = runs.first().filter(|_| runs.len() == RUNS_AT_ONCE).and_then(|run| run.number.checked_sub(1));
         }
-        match others.is_empty() {
-            true => Ok(()),
-            false => Err(Refusal::NotYourRuns {
-                key: key.clone(),
-                whose: others.into_iter().map(|uid| Whose::of(Some(uid))).collect(),
-            }),
+        // On the disk lies what no record tells of as well, where one was lost: nobody but root can say that it is to go.
+        let is_unknown = |(run, uid): &(u32, u32)| *run <= job.record.last_run && owners.get(run) != Some(uid);
+        let unknown = caller.runs_on_disk(key).filter(is_unknown);
+        let others = |runs: &mut dyn Iterator<Item = (u32, u32)>| -> BTreeSet<u32> {
+            runs.filter(|(run, uid)| *uid != caller.uid && concerns(*run)).map(|(_, uid)| uid).collect()
+        };
+        let (unknown, known) = (others(&mut { unknown }), others(&mut owners.iter().map(|(run, uid)| (*run, *uid))));
+        let whose = |of: BTreeSet<u32>| of.into_iter().map(|uid| Whose::of(Some(uid))).collect();
+        match (unknown.is_empty(), known.is_empty() || caller.may_remove_others(key, job)) {
+            (false, _) => Err(Refusal::UnknownRuns { key: key.clone(), whose: whose(unknown) }),
+            (true, false) => Err(Refusal::NotYourRuns { key: key.clone(), whose: whose(known) }),
+            (true, true) => Ok(()),
         }
     }
 

@@ -89,6 +89,14 @@ pub enum Refusal {
         whose.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
     )]
     NotYourRuns { key: JobKey, whose: Vec<Whose> },
+    /// On the disk there are runs of others of which there is no record.
+    #[error(
+        "job {key} has runs on the disk that are files of {} and of which no record is left, so that nobody can tell whether they may go: ask \
+         root to look at them in jobs/{}/runs and to do it",
+        whose.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        key.job
+    )]
+    UnknownRuns { key: JobKey, whose: Vec<Whose> },
     #[error("job {key} is {state} already; `trainyard rerun {key}` starts it again")]
     NotRunning { key: JobKey, state: State },
     #[error("job {key} is {state}; `trainyard stop {key}` first")]

@@ -90,6 +90,29 @@ fn a_file_of_one_s_own_under_an_old_name_gives_nobody_the_runs_of_another() {
 }
 
 #[test]
+fn runs_that_no_record_tells_of_are_root_s_to_remove_whoever_may_remove_the_file() {
+    let mut daemon = Daemon::new(Quotas::default());
+    for number in 0..2 {
+        daemon.files(vec![of(BOB, &format!("rerun = {number}"))]);
+        daemon.end("a/j");
+    }
+    daemon.files(vec![Arrival::Removed { key: "a/j".parse().unwrap() }]);
+    let with = |runs: &[(u32, u32)], removes| {
+        let caller = remover(BOB, removes);
+        let runs = [("a/j".parse().unwrap(), runs.iter().copied().collect())].into();
+        let beside = Beside { runs, ..Beside::clone(caller.beside.as_ref().unwrap()) };
+        Caller { beside: Some(Arc::new(beside)), ..caller }
+    };
+    for removes in [Removes::Own, Removes::Any] {
+        let refused = asked(&mut daemon, with(&[(1, ADA), (2, BOB)], removes), Verb::Remove).unwrap_err();
+        let whose = [Whose::of(Some(ADA))];
+        assert!(matches!(&refused, Refusal::UnknownRuns { whose: of, .. } if of[..] == whose), "{refused}");
+    }
+    // One that is later than all that goes with the job stays anyway.
+    asked(&mut daemon, with(&[(1, BOB), (2, BOB), (3, ADA)], Removes::Own), Verb::Remove).unwrap();
+}
+
+#[test]
 fn a_job_whose_file_was_never_good_is_the_file_s_owner_s() {
     let mut daemon = Daemon::new(Quotas::default());
     let refused = |uid, what: &str| Arrival::Refused {
