@@ -402,3 +402,52 @@ fn task(attempt: &AttemptRecord, record: &TaskRecord) -> TaskReport {
         memory_peak: end.and_then(|end| end.memory_peak),
     }
 }
+
+/// What is said of things by their places, each sentence once, with all of which it is said.
+pub fn same_together(said: impl Iterator<Item = (usize, String)>) -> Vec<(Vec<usize>, String)> {
+    let mut groups: Vec<(Vec<usize>, String)> = Vec::new();
+    for (place, says) in said {
+        match groups.iter_mut().find(|(_, known)| *known == says) {
+            Some((places, _)) if places.contains(&place) => {}
+            Some((places, _)) => places.push(place),
+            None => groups.push((vec![place], says)),
+        }
+    }
+    groups
+}
+
+/// Ascending places, as `0, 2 and 4 to 7`.
+pub fn listed(places: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for place in places {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == *place => *last = *place,
+            _ => runs.push((*place, *place)),
+        }
+    }
+    let run = |(first, last): &(usize, usize)| match last - first {
+        0 => vec![first.to_string()],
+        1 => vec![first.to_string(), last.to_string()],
+        _ => vec![format!("{first} to {last}")],
+    };
+    let runs: Vec<String> = runs.iter().flat_map(run).collect();
+    match runs.split_last() {
+        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+        _ => runs.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_of_several_is_said_once_with_their_places() {
+        let said = [(0, "a"), (1, "b"), (2, "a"), (3, "a"), (4, "a"), (4, "b"), (4, "b")];
+        let told: Vec<String> = same_together(said.into_iter().map(|(place, says)| (place, says.to_owned())))
+            .into_iter()
+            .map(|(places, says)| format!("{} {says}", listed(&places)))
+            .collect();
+        assert_eq!(told, ["0 and 2 to 4 a", "1 and 4 b"]);
+    }
+}

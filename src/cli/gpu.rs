@@ -6,6 +6,7 @@ use super::output;
 use crate::api::client::Client;
 use crate::api::gpus::{GpuList, GpuView};
 use crate::ids::Bytes;
+use crate::report::{listed, same_together};
 use crate::sys::terminal::escape;
 
 pub(super) async fn run(client: &Client, form: Form) -> anyhow::Result<Exit> {
@@ -163,24 +164,24 @@ fn processes(gpu: &GpuView) -> Vec<Vec<String>> {
     gpu.processes.iter().map(row).collect()
 }
 
+/// Of cards of which the same is said in one line.
 fn findings(list: &GpuList) -> anyhow::Result<()> {
-    for (at, said) in list.gpus.iter().flat_map(said_of).enumerate() {
+    let said = list.gpus.iter().flat_map(|gpu| said_of(gpu).into_iter().map(|said| (gpu.index, said)));
+    for (at, (cards, said)) in same_together(said).into_iter().enumerate() {
         if at == 0 {
             output::line("")?;
         }
-        output::line(&escape(&said))?;
+        output::line(&escape(&format!("GPU {} {said}", listed(&cards))))?;
     }
     Ok(())
 }
 
 /// What is wrong with a card and its slices.
 fn said_of(gpu: &GpuView) -> Vec<String> {
-    let index = gpu.index;
-    let of_card = gpu.findings.iter();
-    let of_card = of_card.map(|one| format!("GPU {index} {}: {}: {}", one.level, one.rule, one.says));
+    let of_card = gpu.findings.iter().map(|one| format!("{}: {}: {}", one.level, one.rule, one.says));
     let of_slice = |slice: &crate::api::gpus::SliceView| {
         let said = slice.unreachable.as_ref()?;
-        Some(format!("GPU {index} slice {} unusable: no-device: {said}", slice.profile))
+        Some(format!("slice {} unusable: no-device: {said}", slice.profile))
     };
     of_card.chain(gpu.slices.iter().filter_map(of_slice)).collect()
 }

@@ -157,6 +157,17 @@ pub(super) fn archive(mut file: File, wanted: &Local<'_>, spool: &Spool<'_>) -> 
     let file = plain(file, spool).map_err(told)?;
     let archive = Archive::index(file, wanted.path).map_err(told)?;
     let has = |name| archive.entries.contains_key(name);
+    let is_other = match wanted.format {
+        Format::Oci if !has("index.json") && has("manifest.json") => {
+            Some("one of `docker save`: write docker-archive:")
+        }
+        Format::Docker if !has("manifest.json") && has("index.json") => Some("an OCI layout: write oci-archive:"),
+        _ => None,
+    };
+    if let Some(what) = is_other {
+        let why = format!("it is {what}{}", wanted.path.display());
+        return Err(ImageError::Damaged { what: "the archive".to_owned(), why });
+    }
     let is_docker = match wanted.format {
         Format::Docker => true,
         Format::Oci | Format::Layout => false,
@@ -440,6 +451,23 @@ mod tests {
             error,
             "it is no archive of OCI or Docker, or a damaged one; `docker save` and `skopeo copy` make such"
         );
+    }
+
+    #[test]
+    fn of_an_archive_that_is_of_the_other_kind_the_right_word_is_told() {
+        let told = |format: Format, only: &str| {
+            let mut builder = tar::Builder::new(tempfile::tempfile().unwrap());
+            let mut header = tar::Header::new_gnu();
+            header.set_size(2);
+            builder.append_data(&mut header, only, &b"[]"[..]).unwrap();
+            let (directory, path) = (tempfile::tempdir().unwrap(), Path::new("/a.tar"));
+            let spool = Spool { directory: directory.path(), most: 1 << 20, given_up: &GivenUp::default() };
+            let local = Local { path, format, tag: None, workspace: "w" };
+            archive(builder.into_inner().unwrap(), &local, &spool).unwrap_err().to_string()
+        };
+        assert!(told(Format::Oci, "manifest.json").ends_with("write docker-archive:/a.tar"));
+        assert!(told(Format::Docker, "index.json").ends_with("write oci-archive:/a.tar"));
+        assert!(told(Format::Oci, "other").ends_with("index.json is missing"));
     }
 
     #[test]

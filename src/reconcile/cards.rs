@@ -19,7 +19,7 @@ use crate::gpu::nodes::Missing;
 use crate::gpu::{Card, Driver, Inventory, Process, placement};
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
 use crate::plan::{Amount, Kept, Want, wishes};
-use crate::report::StrangerReport;
+use crate::report::{StrangerReport, listed, same_together};
 use crate::spec::{JobSpec, OnGpuFailure};
 use crate::store::Store;
 use crate::store::record::{AttemptRecord, GpuLease, GpuPartLease, TaskRecord};
@@ -258,39 +258,11 @@ impl Cards {
 
 /// Cards by their places and what is said of each: in one sentence those of which the same is said.
 fn together(said: impl Iterator<Item = (usize, String)>) -> Vec<String> {
-    let mut groups: Vec<(Vec<usize>, String)> = Vec::new();
-    for (place, says) in said {
-        match groups.iter_mut().find(|(_, known)| *known == says) {
-            Some((places, _)) => places.push(place),
-            None => groups.push((vec![place], says)),
-        }
-    }
-    let sentence = |(places, says): &(Vec<usize>, String)| match places.as_slice() {
+    let sentence = |(places, says): (Vec<usize>, String)| match places.as_slice() {
         [place] => format!("; GPU {place} {says}"),
         places => format!("; GPU {}: {says}", listed(places)),
     };
-    groups.iter().map(sentence).collect()
-}
-
-/// Ascending places, as `0, 2 and 4 to 7`.
-fn listed(places: &[usize]) -> String {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for place in places {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == *place => *last = *place,
-            _ => runs.push((*place, *place)),
-        }
-    }
-    let run = |(first, last): &(usize, usize)| match last - first {
-        0 => vec![first.to_string()],
-        1 => vec![first.to_string(), last.to_string()],
-        _ => vec![format!("{first} to {last}")],
-    };
-    let runs: Vec<String> = runs.iter().flat_map(run).collect();
-    match runs.split_last() {
-        Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
-        _ => runs.concat(),
-    }
+    same_together(said).into_iter().map(sentence).collect()
 }
 
 /// Where to find it whatever its number is.
