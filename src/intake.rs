@@ -52,6 +52,7 @@ impl From<Made> for Arrival {
 }
 
 /// What came of a job file.
+#[expect(clippy::large_enum_variant, reason = "there are few at a time, for a moment")]
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrival {
     Accepted {

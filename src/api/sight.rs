@@ -68,9 +68,12 @@ fn runs_of(paths: &Paths, key: &JobKey) -> io::Result<BTreeMap<JobKey, BTreeMap<
     let mut all = BTreeMap::new();
     for entry in optional(fs::read_dir(jobs))?.into_iter().flatten() {
         let entry = entry?;
-        let Some(job) = entry.file_name().to_str().and_then(|name| name.parse::<JobName>().ok()) else { continue };
-        let is_of_sweep = job.as_str().strip_prefix(key.job.as_str()).is_some_and(|rest| rest.starts_with('~'));
-        if job == key.job || is_of_sweep {
+        let name = entry.file_name();
+        // There may be thousands of others.
+        let rest = name.to_str().and_then(|name| name.strip_prefix(key.job.as_str()));
+        if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('~'))
+            && let Some(job) = name.to_str().and_then(|name| name.parse::<JobName>().ok())
+        {
             let runs = owners_of_runs(&entry.path().join("runs"))?;
             all.insert(JobKey::new(key.workspace.clone(), job), runs);
         }
