@@ -708,8 +708,13 @@ fn a_card_whose_device_is_missing_is_waited_for_and_had_as_soon_as_it_is_there()
     instance.drop_job("job", "image = \"host\"\ncommand = \"ls /dev\"\nresources.gpu = 1\n");
     let said =
         format!("no-device: /dev/nvidia331 is missing, the device of {}; `nvidia-modprobe -c 331` makes it", uuid(0));
+    let mut last = String::new();
     wait_for("it to wait", || {
         let why = instance.report("job")?["reason"].as_str()?.to_owned();
+        if why != last {
+            eprintln!("{why}");
+            last.clone_from(&why);
+        }
         why.ends_with(&format!("; GPU 0 {said}")).then_some(())
     });
     assert!(instance.ok(&["gpu"]).contains(&format!("\nGPU 0 unusable: {said}\n")));
