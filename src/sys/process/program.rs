@@ -48,9 +48,11 @@ impl SealedProgram {
         io::copy(&mut program.take(length), &mut copy)?;
         copy.flush()?;
         copy.rewind()?;
+        // Nobody maps it yet, so that this seal holds as much as F_SEAL_WRITE. That one fails (EBUSY) as long as the kernel has
+        // one of its pages in hand, as it may when memory is short.
         let seals = nix::fcntl::SealFlag::F_SEAL_SHRINK
             | nix::fcntl::SealFlag::F_SEAL_GROW
-            | nix::fcntl::SealFlag::F_SEAL_WRITE
+            | nix::fcntl::SealFlag::F_SEAL_FUTURE_WRITE
             | nix::fcntl::SealFlag::F_SEAL_SEAL;
         nix::fcntl::fcntl(&copy, nix::fcntl::FcntlArg::F_ADD_SEALS(seals))?;
         Ok(Self(copy))
@@ -379,6 +381,26 @@ mod tests {
         (&log).rewind().unwrap();
         (&log).read_to_string(&mut said).unwrap();
         assert!(said.contains("a_sealed_program_runs"), "{said}");
+    }
+
+    #[test]
+    fn a_sealed_program_can_be_changed_by_nobody() {
+        use nix::libc;
+        let sealed = SealedProgram::of_this_program().unwrap();
+        let path = format!("/proc/self/fd/{}", sealed.0.as_raw_fd());
+        let denied = Some(nix::errno::Errno::EPERM as i32);
+        for file in [sealed.0.try_clone().unwrap(), File::options().read(true).write(true).open(path).unwrap()] {
+            let length = file.metadata().unwrap().len();
+            assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), denied);
+            assert_eq!(file.set_len(0).unwrap_err().raw_os_error(), denied);
+            assert_eq!(file.set_len(length + 1).unwrap_err().raw_os_error(), denied);
+            let rights = libc::PROT_READ | libc::PROT_WRITE;
+            #[expect(unsafe_code, reason = "nobody maps files so but the tests")]
+            // SAFETY: it is mapped where nothing is, if at all.
+            let mapped =
+                unsafe { libc::mmap(std::ptr::null_mut(), 4096, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+            assert_eq!((mapped, nix::errno::Errno::last()), (libc::MAP_FAILED, nix::errno::Errno::EPERM));
+        }
     }
 
     #[test]
