@@ -21,15 +21,7 @@ fn arrival(number: u32, state: &str) -> Arrival {
     let spec = parse("job.toml", &text).0.unwrap();
     let key: JobKey = format!("job{number}").parse().unwrap();
     let owner = Owner { uid: 0, gid: 0 };
-    let source = SourceRecord {
-        meaning: spec.meaning(),
-        text,
-        owner,
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-        read_by: None,
-    };
+    let source = SourceRecord::new(text, spec.meaning(), owner);
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }
 

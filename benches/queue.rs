@@ -493,15 +493,7 @@ fn arrival(number: usize, of: Of) -> Arrival {
     let text = format!("command = \"true\"\nnetwork = \"host\"\nmax_duration = \"{minutes}m\"\n{resources}\n");
     let spec = parse("job.toml", &text).0.unwrap();
     let owner = Owner { uid: 0, gid: 0 };
-    let source = SourceRecord {
-        meaning: spec.meaning(),
-        text,
-        owner,
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-        read_by: None,
-    };
+    let source = SourceRecord::new(text, spec.meaning(), owner);
     let key = key_of(number);
     Arrival::Accepted { key, source, spec: Box::new(spec) }
 }

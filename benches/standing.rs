@@ -58,8 +58,7 @@ fn store(paths: &Paths, jobs: usize) {
         fs::write(paths.jobs_d().join(format!("{}.toml", key.job)), &text).unwrap();
         let meaning = parse("job.toml", &text).0.unwrap().meaning();
         let owner = Owner { uid: 0, gid: 0 };
-        let source =
-            SourceRecord { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None, read_by: None };
+        let source = SourceRecord::new(text, meaning, owner);
         let at = |ms: u64| Timestamp(begun + ms);
         let end = EndRecord { end: TaskEnd::Exited { code: 0 }, at: at(90), memory_peak: Some(1 << 28), note: None };
         let verdict = Verdict::Succeeded { tolerated: 0 };
@@ -286,11 +285,15 @@ fn ask_for_all(instance: &Instance) {
         if method != "GET" {
             curl.args(["--header", "Content-Type: application/json", "--data", "{}"]);
         }
-        let answer = curl.arg(format!("http://trainyard{path}")).output().unwrap();
+        let answer =
+            curl.args(["--write-out", "%{http_code}"]).arg(format!("http://trainyard{path}")).output().unwrap();
         assert!(answer.status.success(), "{method} {path}: {answer:?}");
-        answer.stdout
+        let mut body = String::from_utf8_lossy(&answer.stdout).into_owned();
+        let code = body.split_off(body.len().saturating_sub(3));
+        assert!(code < "500".to_owned(), "{method} {path}: {code} {body}");
+        body
     };
-    let routes: Value = serde_json::from_slice(&ask("GET", "/openapi.json")).unwrap();
+    let routes: Value = serde_json::from_str(&ask("GET", "/openapi.json")).unwrap();
     let mut asked = 0;
     for (path, methods) in routes["paths"].as_object().unwrap() {
         for method in ["get", "put", "post", "delete"].into_iter().filter(|method| methods.get(*method).is_some()) {

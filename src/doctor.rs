@@ -13,13 +13,14 @@ mod storage;
 use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::config::{Config, ConfigError, Paths};
+use crate::gpu::Inventory;
 use crate::ids::WorkspaceName;
 use crate::sys::lock::{is_held, pid_in};
 
@@ -80,6 +81,8 @@ struct Machine {
     config: Config,
     wrong: Option<ConfigError>,
     is_root: bool,
+    /// As the first check that asked found them; else a driver that hangs would be waited for by each.
+    cards: OnceLock<Result<Inventory, String>>,
 }
 
 type Check = fn(&Machine) -> Verdict;
@@ -123,7 +126,8 @@ pub fn examine(root: &Path, chosen: &[String], bound: Duration) -> Result<Vec<Fi
         Ok(config) => (config, None),
         Err(error) => (Config::defaults(paths.clone())?, Some(error)),
     };
-    let machine = Machine { paths, config, wrong, is_root: nix::unistd::Uid::effective().is_root() };
+    let machine =
+        Machine { paths, config, wrong, is_root: nix::unistd::Uid::effective().is_root(), cards: OnceLock::new() };
     let is_chosen = |name: &str| chosen.is_empty() || chosen.iter().any(|chosen| chosen == name);
     let machine = Arc::new(machine);
     let look = |(check, look): &(&'static str, Check)| {

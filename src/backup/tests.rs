@@ -15,15 +15,7 @@ const TAKEN: Timestamp = Timestamp(1_000_000);
 const NOW: Timestamp = Timestamp(2_000_000);
 
 fn source() -> SourceRecord {
-    SourceRecord {
-        text: "command = \"true\"".to_owned(),
-        meaning: "m".to_owned(),
-        owner: Owner { uid: 0, gid: 0 },
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-        read_by: None,
-    }
+    SourceRecord::new("command = \"true\"".to_owned(), "m".to_owned(), Owner { uid: 0, gid: 0 })
 }
 
 fn job(last_run: u32) -> JobRecord {

@@ -77,7 +77,7 @@ mod tests {
         let look = |text: &str| {
             std::fs::write(paths.config_file(), text).unwrap();
             let config = Config::load(dir.path()).unwrap();
-            alerts(&Machine { paths: paths.clone(), config, wrong: None, is_root: true })
+            alerts(&Machine { paths: paths.clone(), config, wrong: None, is_root: true, cards: Default::default() })
         };
         assert_eq!(look("").level, Level::Ok);
         let webhook = "[alerts.ops]\nurl = \"secret:hook\"\n";

@@ -26,9 +26,13 @@ pub(super) fn driver_files(machine: &Machine) -> Verdict {
 
 fn look_at_cards(machine: &Machine, tell: impl FnOnce(&Inventory) -> Verdict) -> Verdict {
     // The daemon keeps what it has heard; here nothing is written.
-    let settings = Settings { library: machine.config.gpu.library.clone(), ..Settings::default() };
-    match Gpus::start(settings, |_| {}) {
-        Ok(gpus) => tell(&gpus.look(PATIENCE)),
+    let settings = || Settings { library: machine.config.gpu.library.clone(), ..Settings::default() };
+    let look = || match Gpus::start(settings(), |_| {}) {
+        Ok(gpus) => Ok(Inventory::clone(&gpus.look(PATIENCE))),
+        Err(error) => Err(error.to_string()),
+    };
+    match machine.cards.get_or_init(look) {
+        Ok(seen) => tell(seen),
         Err(error) => warning(format!("the cards cannot be looked at: {error}"), "see whether threads can be started"),
     }
 }

@@ -470,9 +470,7 @@ fn remove_kernel_objects(directory: &Path) -> io::Result<()> {
 
 impl Engine for LocalEngine {
     fn prepare(&self, run: &Prepare, tell: &(dyn Fn(Told) + Sync)) -> Result<(), EngineError> {
-        if run.given_up.is_set() {
-            return Err(EngineError("the run is no longer wanted".to_owned()));
-        }
+        run.given_up.check().map_err(failed("make the run ready"))?;
         self.prepare_here(run, tell)?;
         self.carrier.bring(run, tell)
     }

@@ -294,8 +294,8 @@ fn accept(stack: &Stack, file: &JobName, job: &JobName, owner: Owner) -> Result<
         price: used.price.map(|price| price.hourly),
         price_is_part: used.price.is_some_and(|price| price.is_part),
     });
-    let (meaning, read_by) = (spec.meaning(), Some(stack.read_by()));
-    Ok((SourceRecord { text: expanded.text, meaning, owner, warnings: told, template, sweep: None, read_by }, spec))
+    let (plain, read_by) = (SourceRecord::new(expanded.text, spec.meaning(), owner), Some(stack.read_by()));
+    Ok((SourceRecord { warnings: told, template, read_by, ..plain }, spec))
 }
 
 /// Whether a directory of this name in `jobs.d` is a workspace's.

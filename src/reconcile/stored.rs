@@ -110,15 +110,7 @@ mod tests {
     fn a_run_of_an_earlier_version_ends_as_it_was_begun() {
         let text = "command = \"x\"\nframework = \"pytorch\"\nstrategy = \"master-worker\"\n[roles.worker]\ncount = 2";
         let owner = Owner { uid: 0, gid: 0 };
-        let source = SourceRecord {
-            text: text.to_owned(),
-            meaning: "of another version".to_owned(),
-            owner,
-            warnings: Vec::new(),
-            template: None,
-            sweep: None,
-            read_by: None,
-        };
+        let source = SourceRecord::new(text.to_owned(), "of another version".to_owned(), owner);
         let task = |index| TaskRecord {
             role: "worker".parse().unwrap(),
             index,

@@ -72,6 +72,11 @@ pub struct SourceRecord {
 }
 
 impl SourceRecord {
+    /// A file that stands for itself.
+    pub fn new(text: String, meaning: String, owner: Owner) -> Self {
+        Self { text, meaning, owner, warnings: Vec::new(), template: None, sweep: None, read_by: None }
+    }
+
     /// The mode of a file of the owner's that shows the text. Of `now`, what the job's files come to now, counts only what says
     /// the same: it may have been closed since.
     pub fn shown_with(&self, now: Option<&Self>) -> u32 {

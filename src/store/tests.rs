@@ -13,15 +13,7 @@ fn job(last_run: u32) -> JobRecord {
 
 fn run(number: u32) -> RunRecord {
     let owner = Owner { uid: 0, gid: 0 };
-    let source = SourceRecord {
-        text: "command = 'x'".into(),
-        meaning: "m".into(),
-        owner,
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-        read_by: None,
-    };
+    let source = SourceRecord::new("command = 'x'".into(), "m".into(), owner);
     RunRecord::new(number, Timestamp(2), 1, source)
 }
 

@@ -299,15 +299,7 @@ fn arrival(key: &JobKey, spec: usize) -> Arrival {
 pub(super) fn source(text: String, user: u32) -> (SourceRecord, JobSpec) {
     let (spec, found) = parse("job.toml", &text);
     let spec = spec.unwrap_or_else(|| panic!("{found:?}"));
-    let source = SourceRecord {
-        meaning: spec.meaning(),
-        text,
-        owner: Owner { uid: user, gid: user },
-        warnings: Vec::new(),
-        template: None,
-        sweep: None,
-        read_by: None,
-    };
+    let source = SourceRecord::new(text, spec.meaning(), Owner { uid: user, gid: user });
     (source, spec)
 }
 

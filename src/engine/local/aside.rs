@@ -30,9 +30,7 @@ fn place(paths: &Paths, key: &JobKey, run: u32, number: u64) -> PathBuf {
 
 /// Whole, or not at all; done again it does nothing.
 pub(super) fn set(paths: &Paths, run: &Prepare, number: u64) -> Result<(), EngineError> {
-    if run.given_up.is_set() {
-        return Err(EngineError("the run is no longer wanted".to_owned()));
-    }
+    run.given_up.check().map_err(failed("set code and data aside"))?;
     let key = &run.identity.key;
     let place = place(paths, key, run.identity.run, number);
     if place.exists() {

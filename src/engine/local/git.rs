@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
-use crate::engine::{EngineError, GivenUp};
+use super::failed;
+use crate::engine::EngineError;
 use crate::ids::{Bytes, escape_in_address};
 use crate::spec::{GitCode, Submodules};
 use crate::store::record::Owner;
 use crate::sys::file::{create_dir_for, remove_tree};
+use crate::sys::given_up::GivenUp;
 use crate::sys::process::{PidFd, run_tool_in_group};
 
 /// Most bytes of one file, and so of what is fetched at once.
@@ -298,8 +300,8 @@ impl Git<'_> {
         all.extend(["--inh-caps=-all", "--bounding-set=-all"]);
         all.extend(program);
         let output = self.run_wanted(&all).map_err(|error| EngineError(format!("code: cannot run git: {error}")))?;
+        self.given_up.check().map_err(failed("fetch the code"))?;
         match output.status.success() {
-            _ if self.given_up.is_set() => Err(EngineError("the run is no longer wanted".to_owned())),
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
             false => Err(self.failure(&output)),
         }

@@ -316,9 +316,7 @@ impl Carrier {
     fn wait_for_place(&self, path: &Path, given_up: &GivenUp) -> io::Result<Place<'_>> {
         let mut bringing = self.bringing();
         loop {
-            if given_up.is_set() {
-                return Err(io::Error::other("the run is no longer wanted"));
-            }
+            given_up.check()?;
             if let Some(place) = self.try_place(path)? {
                 return Ok(place);
             }
