@@ -50,6 +50,33 @@ pub struct JobReport {
     pub diagnostics: Vec<Diagnostic>,
 }
 
+/// What a line of a table tells of a job and its newest run: a list of thousands of these comes in a fraction of the time that reports
+/// take.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct JobLine {
+    pub workspace: String,
+    pub job: String,
+    pub state: State,
+    /// Why it is in this state, one line.
+    pub reason: String,
+    /// User id of the owner.
+    pub owner: u32,
+    /// 0 before the first run.
+    pub run: u32,
+    pub created: String,
+    /// Milliseconds from the start of the newest run to its end, or to when this was asked.
+    pub duration_ms: Option<u64>,
+    /// What is wrong with its job file now.
+    pub error: Option<Diagnostic>,
+    /// By this and what follows lines are chosen and sorted; nobody is told it.
+    #[serde(skip)]
+    pub description: String,
+    #[serde(skip)]
+    pub started: Option<Timestamp>,
+    #[serde(skip)]
+    pub ended: Option<Timestamp>,
+}
+
 /// Who has asked that nothing starts, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DrainOrder {
@@ -219,7 +246,7 @@ pub struct Gone {
     pub last_aside: u64,
 }
 
-/// What a report is made from.
+/// What a line is made from, and a report in part.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     pub workspace: &'a str,
@@ -227,43 +254,61 @@ pub struct Facts<'a> {
     pub record: &'a JobRecord,
     pub run: Option<&'a RunRecord>,
     pub state: State,
-    pub reason: &'a str,
+    pub reason: String,
     pub description: &'a str,
-    pub limit: Option<LimitReport>,
-    pub waiting: Option<WaitReport>,
-    pub sending: Vec<String>,
     pub now: Timestamp,
 }
 
-impl JobReport {
+impl JobLine {
     pub fn of(facts: Facts<'_>) -> Self {
-        let attempt = facts.run.and_then(|run| run.attempts.last());
         let started = facts.run.and_then(|run| run.attempts.first()).map(|attempt| attempt.created);
         let ended = facts.run.and_then(|run| run.ended.as_ref()).map(|end| end.at);
-        let source = facts.record.source.as_ref();
-        let warnings = source.map(|source| source.warnings.as_slice()).unwrap_or_default();
         Self {
             workspace: facts.workspace.to_owned(),
             job: facts.job.to_owned(),
             state: facts.state,
-            reason: facts.reason.to_owned(),
+            reason: facts.reason,
+            owner: facts.record.owner().map_or(0, |owner| owner.uid),
+            run: facts.record.last_run,
+            created: facts.record.created.to_string(),
+            duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
+            error: facts.record.invalid.iter().find(|found| found.is_error()).cloned(),
             description: facts.description.to_owned(),
+            started,
+            ended,
+        }
+    }
+}
+
+impl JobReport {
+    pub fn of(facts: Facts<'_>, limit: Option<LimitReport>, waiting: Option<WaitReport>, sending: Vec<String>) -> Self {
+        let attempt = facts.run.and_then(|run| run.attempts.last());
+        let source = facts.record.source.as_ref();
+        let warnings = source.map(|source| source.warnings.as_slice()).unwrap_or_default();
+        let diagnostics = facts.record.invalid.iter().chain(warnings).cloned().collect();
+        let line = JobLine::of(facts);
+        Self {
+            workspace: line.workspace,
+            job: line.job,
+            state: line.state,
+            reason: line.reason,
+            description: line.description,
             sweep: source
                 .and_then(|source| source.sweep.as_ref())
                 .map(|sweep| sweep.values.clone())
                 .unwrap_or_default(),
-            owner: facts.record.owner().map_or(0, |owner| owner.uid),
-            run: facts.record.last_run,
+            owner: line.owner,
+            run: line.run,
             attempt: attempt.map_or(0, |attempt| attempt.number),
-            created: facts.record.created.to_string(),
-            started: started.map(|time| time.to_string()),
-            ended: ended.map(|time| time.to_string()),
-            duration_ms: started.map(|from| ended.unwrap_or(facts.now).0.saturating_sub(from.0)),
+            created: line.created,
+            started: line.started.map(|time| time.to_string()),
+            ended: line.ended.map(|time| time.to_string()),
+            duration_ms: line.duration_ms,
             tasks: attempt.map(tasks).unwrap_or_default(),
-            limit: facts.limit,
-            waiting: facts.waiting,
-            sending: facts.sending,
-            diagnostics: facts.record.invalid.iter().chain(warnings).cloned().collect(),
+            limit,
+            waiting,
+            sending,
+            diagnostics,
         }
     }
 

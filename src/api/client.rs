@@ -18,6 +18,7 @@ use super::frames::{FrameReader, PROTOCOL};
 use super::gpus::GpuList;
 use super::jobs::EVENTS_MAX;
 use super::list;
+use super::listed::Listed;
 use super::params::PAGE_MAX;
 use super::query::NUMBER_MAX;
 use super::storage::{WorkspaceDetail, WorkspaceView};
@@ -29,7 +30,7 @@ use super::wire::{
 };
 use crate::ids::{HomeName, JobKey};
 use crate::images::Pruned;
-use crate::report::{DrainReport, JobReport};
+use crate::report::{DrainReport, JobLine};
 use crate::status::StopHow;
 
 #[derive(Debug, thiserror::Error)]
@@ -132,36 +133,38 @@ impl Client {
 
     /// All jobs that are as is asked for, page by page, each of `limit` jobs.
     pub async fn jobs(&self, query: &JobQuery) -> Result<JobList, ClientError> {
-        self.jobs_as(query).await
+        self.all_jobs("/v1/jobs", query).await
     }
 
-    /// The same, of each job what a `J` has of its [`crate::report::JobReport`].
-    pub async fn jobs_as<J: DeserializeOwned>(&self, query: &JobQuery) -> Result<JobList<J>, ClientError> {
-        let mut query = JobQuery { limit: Some(query.limit.unwrap_or(PAGE_MAX)), ..query.clone() };
-        let mut list: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
-        if let Some(order) = query.sort.clone().filter(|order| list.next.is_some() && moves(order)) {
-            return self.jobs_sorted_here(query, &order).await;
-        }
-        while let Some(next) = list.next.take() {
-            query.after = Some(next);
-            let more: JobList<J> = self.read(Method::GET, &format!("/v1/jobs?{}", query.encode())).await?;
-            list.jobs.extend(more.jobs);
-            list.next = more.next;
-        }
-        Ok(list)
+    /// The same, a line each.
+    pub async fn job_lines(&self, query: &JobQuery) -> Result<JobList<JobLine>, ClientError> {
+        self.all_jobs("/v1/jobs/lines", query).await
     }
 
-    /// All jobs, by names, which stay as they are from page to page; then in this order.
-    async fn jobs_sorted_here<J: DeserializeOwned>(
+    async fn all_jobs<J: Listed + DeserializeOwned>(
         &self,
-        query: JobQuery,
-        order: &str,
+        list: &str,
+        query: &JobQuery,
     ) -> Result<JobList<J>, ClientError> {
-        let query = JobQuery { sort: Some("name".to_owned()), ..query };
-        let JobList { jobs, strays, total, next, serial } = Box::pin(self.jobs_as::<JobReport>(&query)).await?;
-        let jobs = list::sorted_by(jobs, order, crate::sys::now()).into_iter();
-        let jobs = jobs.map(|job| serde_json::from_value(serde_json::to_value(job)?)).collect::<Result<_, _>>()?;
-        Ok(JobList { jobs, strays, total, next, serial })
+        let mut query = JobQuery { limit: Some(query.limit.unwrap_or(PAGE_MAX)), ..query.clone() };
+        let page = async |query: &JobQuery| self.read(Method::GET, &format!("{list}?{}", query.encode())).await;
+        let mut all: JobList<J> = page(&query).await?;
+        // Pages are of one list only where nothing changes its order meanwhile.
+        let order = query.sort.clone().filter(|order| all.next.is_some() && moves(order));
+        if order.is_some() {
+            query.sort = Some("name".to_owned());
+            all = page(&query).await?;
+        }
+        while let Some(next) = all.next.take() {
+            query.after = Some(next);
+            let more: JobList<J> = page(&query).await?;
+            all.jobs.extend(more.jobs);
+            all.next = more.next;
+        }
+        if let Some(order) = order {
+            all.jobs = list::sorted_by(all.jobs, &order, crate::sys::now());
+        }
+        Ok(all)
     }
 
     /// All of another list, page by page.

@@ -14,6 +14,7 @@ use hyper::{Response, StatusCode};
 use super::error::ApiError;
 use super::flow::Flow;
 use super::list::{self, Filter};
+use super::listed::Listed;
 use super::logs::download::{Download, Turn};
 use super::logs::ranges::Asked;
 use super::query::Values;
@@ -26,6 +27,7 @@ use super::{files, logs};
 use crate::engine::ListeningPort;
 use crate::ids::{JobKey, TaskName};
 use crate::reconcile::{Caller, EventPart, JobDetail, Kept, Listing, Refusal, Request, RunPart, Sight, Verb, Whose};
+use crate::report::JobLine;
 use crate::store::record::RunRecord;
 use crate::sys::now;
 use crate::sys::rooted::Rooted;
@@ -39,8 +41,21 @@ pub(super) fn key(workspace: &str, job: &str) -> Result<JobKey, ApiError> {
 pub(super) async fn list(context: &Context, caller: Caller, values: &Values) -> Result<JobList, ApiError> {
     let filter = filter(values).await?;
     let caller = sight::everywhere(context, caller).await?;
-    let Listing { jobs, strays, serial } = ask(context, |answer| Request::List { caller, answer }).await?;
-    let Page { items, total, next } = list::page(jobs, values, &filter, now()).map_err(ApiError::Bad)?;
+    let listing = ask(context, |answer| Request::List { caller, answer }).await?;
+    page(listing, values, &filter)
+}
+
+/// The same, a line each.
+pub(super) async fn lines(context: &Context, caller: Caller, values: &Values) -> Result<JobList<JobLine>, ApiError> {
+    let filter = filter(values).await?;
+    let caller = sight::everywhere(context, caller).await?;
+    let listing = ask(context, |answer| Request::Lines { caller, answer }).await?;
+    page(listing, values, &filter)
+}
+
+fn page<J: Listed>(listing: Listing<J>, values: &Values, filter: &Filter) -> Result<JobList<J>, ApiError> {
+    let Listing { jobs, strays, serial } = listing;
+    let Page { items, total, next } = list::page(jobs, values, filter, now()).map_err(ApiError::Bad)?;
     Ok(JobList { jobs: items, strays, total, next, serial })
 }
 

@@ -170,12 +170,12 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::params::Kind;
+    use crate::api::params::{Kind, SORTS};
     use crate::api::routes::{Action, ROUTES};
     use crate::api::templates::TemplateView;
     use crate::api::usage::UsageView;
     use crate::api::wire::ImageView;
-    use crate::report::JobReport;
+    use crate::report::{JobLine, JobReport};
     use crate::status::State;
     use crate::store::record::UsageTotal;
 
@@ -317,6 +317,52 @@ mod tests {
             }
             assert_eq!(seen, wanted, "{sort}");
         }
+    }
+
+    /// What a line tells of the same.
+    fn line(report: JobReport) -> JobLine {
+        let read =
+            |time: &String| Some(Timestamp(time.parse::<jiff::Timestamp>().ok()?.as_millisecond().try_into().ok()?));
+        JobLine {
+            state: report.state,
+            reason: report.reason,
+            owner: report.owner,
+            run: report.run,
+            duration_ms: report.duration_ms,
+            error: None,
+            started: report.started.as_ref().and_then(read),
+            ended: report.ended.as_ref().and_then(read),
+            workspace: report.workspace,
+            job: report.job,
+            created: report.created,
+            description: report.description,
+        }
+    }
+
+    #[test]
+    fn lines_are_chosen_and_sorted_as_reports_are() {
+        let running = JobReport { ended: None, ..job("runs", 1003, 6000, State::Running) };
+        let waiting = JobReport { started: None, ended: None, duration_ms: None, ..job("w", 0, 7000, State::Waiting) };
+        let all = || [list(), vec![running.clone(), waiting.clone()]].concat();
+        let lines = || all().into_iter().map(line).collect::<Vec<_>>();
+        let sorts = SORTS.iter().map(|sort| format!("sort={sort}&name=r"));
+        let filters =
+            ["state=failed", "text=ABOUT+b", "text=vision", "workspace=default", "since=3000&until=4000", "name=rsl"];
+        let mut empty = 0;
+        for query in sorts.chain(filters.map(str::to_owned)) {
+            let ids = page_of(Action::Jobs, all(), &query).items.iter().map(Listed::id).collect::<Vec<_>>();
+            assert_eq!(
+                page_of(Action::JobLines, lines(), &query).items.iter().map(Listed::id).collect::<Vec<_>>(),
+                ids
+            );
+            empty += usize::from(ids.is_empty());
+        }
+        assert_eq!(empty, 0, "each query finds some");
+        let sent: Vec<JobLine> = serde_json::from_slice(&serde_json::to_vec(&lines()).unwrap()).unwrap();
+        assert!(sent.iter().all(|line| line.description.is_empty() && line.started.is_none()));
+        let by_duration =
+            |lines| sorted_by(lines, "duration", Timestamp(9000)).iter().map(Listed::id).collect::<Vec<_>>();
+        assert_eq!(by_duration(sent)[..2], ["default/w", "default/训练"], "who has been sent lines sorts them as well");
     }
 
     fn images() -> Vec<ImageView> {

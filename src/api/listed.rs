@@ -8,7 +8,7 @@ use super::tokens::TokenView;
 use super::usage::UsageView;
 use super::wire::ImageView;
 use crate::ids::Timestamp;
-use crate::report::JobReport;
+use crate::report::{JobLine, JobReport};
 use crate::status::State;
 
 /// Something that is told with others like it, page by page. What it does not have it is not filtered by: then its route has no such
@@ -70,15 +70,20 @@ impl Listed for JobReport {
     }
 
     fn texts(&self) -> Vec<String> {
-        // As people write it: without the default workspace.
-        let shown = if self.workspace == "default" { self.job.clone() } else { self.id() };
-        vec![shown, self.description.clone()]
+        texts(&self.workspace, &self.job, &self.description)
     }
 
     fn measured_by(&self, by: &str, at: Timestamp) -> String {
+        let read = |time: &String| {
+            let ms = time.parse::<jiff::Timestamp>().ok()?.as_millisecond();
+            u64::try_from(ms).ok().map(Timestamp)
+        };
         match by {
             "state" => self.state.name().to_owned(),
-            "duration" => number(lasted(self, at).unwrap_or(0)),
+            "duration" => {
+                let (started, ended) = (self.started.as_ref().and_then(read), self.ended.as_ref().and_then(read));
+                number(lasted(started, ended, at).unwrap_or(0))
+            }
             _ => String::new(),
         }
     }
@@ -100,11 +105,55 @@ impl Listed for JobReport {
     }
 }
 
-/// How long its newest run had taken at this time, ms; one that began later had not.
-fn lasted(job: &JobReport, at: Timestamp) -> Option<u64> {
-    let ms = |time: &str| u64::try_from(time.parse::<jiff::Timestamp>().ok()?.as_millisecond()).ok();
-    let until = job.ended.as_deref().and_then(ms).map_or(at.0, |ended| ended.min(at.0));
-    Some(until.saturating_sub(ms(job.started.as_deref()?)?))
+impl Listed for JobLine {
+    fn id(&self) -> String {
+        format!("{}/{}", self.workspace, self.job)
+    }
+
+    fn name(&self) -> &str {
+        &self.job
+    }
+
+    fn texts(&self) -> Vec<String> {
+        texts(&self.workspace, &self.job, &self.description)
+    }
+
+    fn measured_by(&self, by: &str, at: Timestamp) -> String {
+        match by {
+            "state" => self.state.name().to_owned(),
+            // Who has been sent it has the last alone.
+            "duration" => number(lasted(self.started, self.ended, at).or(self.duration_ms).unwrap_or(0)),
+            _ => String::new(),
+        }
+    }
+
+    fn state(&self) -> Option<State> {
+        Some(self.state)
+    }
+
+    fn owner(&self) -> Option<u32> {
+        Some(self.owner)
+    }
+
+    fn workspace(&self) -> Option<&str> {
+        Some(&self.workspace)
+    }
+
+    fn time(&self) -> Option<&str> {
+        Some(&self.created)
+    }
+}
+
+/// Where a text is looked for in a job: as people write its name, without the default workspace.
+fn texts(workspace: &str, job: &str, description: &str) -> Vec<String> {
+    let shown = if workspace == "default" { job.to_owned() } else { format!("{workspace}/{job}") };
+    vec![shown, description.to_owned()]
+}
+
+/// How long a run had taken at this time, ms; one that began later had not.
+fn lasted(started: Option<Timestamp>, ended: Option<Timestamp>, at: Timestamp) -> Option<u64> {
+    let until = ended.map_or(at, |ended| ended.min(at));
+    Some(until.0.saturating_sub(started?.0))
 }
 
 impl Listed for ImageView {

@@ -44,6 +44,7 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
             tokio::task::spawn_blocking(move || drop(list));
             answer
         }
+        Action::JobLines => ok(&jobs::lines(context, caller, &call.query).await?),
         Action::Job if call.query.text("known").is_some() => {
             ok(&jobs::detail_when_known(context, caller, job()?, Part::read(&call.query)).await?)
         }

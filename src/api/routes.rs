@@ -19,7 +19,7 @@ use super::wire::{
     Checked, Done, ExecRequest, HappeningView, ImageDetail, ImageStep, ImageView, JobList, JobView, LogLine, Page,
 };
 use crate::images::Pruned;
-use crate::report::DrainReport;
+use crate::report::{DrainReport, JobLine};
 use crate::secrets::SECRET_MAX;
 use crate::spec::JOB_FILE_MAX_BYTES;
 
@@ -31,6 +31,7 @@ pub enum Action {
     Metrics,
     OpenApi,
     Jobs,
+    JobLines,
     Job,
     Logs,
     Exec,
@@ -248,6 +249,9 @@ pub static ROUTES: &[Route] = &[
         .does("This description."),
     route(Action::Jobs, Verb::Get, "/v1/jobs", Right::Read, Answers::Json(of::<JobList>))
         .does("Lists the jobs that the caller may see, page by page.")
+        .asks(LIST),
+    route(Action::JobLines, Verb::Get, "/v1/jobs/lines", Right::Read, Answers::Json(of::<JobList<JobLine>>))
+        .does("Lists the same jobs, of each what a line of a table tells: of thousands it comes much sooner.")
         .asks(LIST),
     route(Action::Job, Verb::Get, "/v1/jobs/{workspace}/{job}", Right::Read, Answers::Json(of::<JobView>))
         .does("Shows a job with its runs, its events and its file.")

@@ -151,7 +151,7 @@ fn measure(home: &Path, part: &str, uid: u32) -> io::Result<PartView> {
 /// Jobs of each workspace that run, and that wait.
 async fn jobs(context: &Context) -> Result<BTreeMap<String, (usize, usize)>, ApiError> {
     let everybody = Caller::root();
-    let list = ask(context, |answer| Request::List { caller: everybody, answer }).await?;
+    let list = ask(context, |answer| Request::Lines { caller: everybody, answer }).await?;
     let mut jobs: BTreeMap<String, (usize, usize)> = BTreeMap::new();
     for job in list.jobs {
         let count = jobs.entry(job.workspace).or_default();

@@ -19,7 +19,7 @@ use crate::store::record::{EventRecord, RunRecord};
 pub const FOR_USER: &str = "trainyard-for-user";
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[schemars(rename = "JobList")]
+#[schemars(rename = "{J}List")]
 pub struct JobList<J = JobReport> {
     pub jobs: Vec<J>,
     /// Files in `jobs.d` that cannot be anybody's job; root alone is told.

@@ -95,8 +95,8 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
     }
     let Some((file, _)) = whole else {
         // It is out of sight already, by a removal that was cut short.
-        let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
-        let _held = held.map_err(|_| RemoveError::Pending { dataset: dataset.clone(), version: version.clone() })?;
+        let held = hold(shelf, &path, &directory).map_err(io)?;
+        let _held = held.ok_or_else(|| RemoveError::Pending { dataset: dataset.clone(), version: version.clone() })?;
         return finish(shelf, &path, &directory, &version).map_err(io);
     };
     // What cannot be completed can be removed.
@@ -107,9 +107,7 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
         None => Ok(()),
         Some(by) => Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by }),
     };
-    // The mount process may be publishing another version, and clean up.
-    let held = Flock::lock(reopened(&directory).map_err(io)?, FlockArg::LockExclusiveNonblock);
-    let Ok(_held) = held else {
+    let Some(_held) = hold(shelf, &path, &directory).map_err(io)? else {
         unused()?;
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
@@ -117,6 +115,23 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
     remove_below(&directory, &gone(&version)).map_err(io)?;
     put_aside(&directory, &version, unused, io)?;
     finish(shelf, &path, &directory, &version).map_err(io)
+}
+
+/// The lock of a dataset; nothing while the mount process publishes a version of it, which may take long. Whoever else has it has
+/// little left to do, as where a version was just published, and is waited for.
+fn hold(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<Option<Flock<File>>> {
+    let directory = match Flock::lock(reopened(directory)?, FlockArg::LockExclusiveNonblock) {
+        Ok(held) => return Ok(Some(held)),
+        Err((directory, Errno::EWOULDBLOCK)) => directory,
+        Err((_, errno)) => return Err(errno.into()),
+    };
+    for version in shelf.versions(dataset)? {
+        let manifest = optional(shelf.file(&dataset.join(manifest_of(OsStr::new(&version)))))?;
+        if manifest.is_some_and(|file| !matches!(state(BufReader::new(file)), Ok(State::Complete))) {
+            return Ok(None);
+        }
+    }
+    Ok(Some(Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?))
 }
 
 fn dataset_at(home: &str, name: &str) -> PathBuf {
@@ -216,7 +231,7 @@ pub(super) fn put_aside<E>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::assets::manifest::pending;
+    use crate::assets::manifest::{failing, pending};
     use std::fs;
     use std::os::unix::fs::symlink;
 
@@ -284,5 +299,39 @@ mod tests {
         fs::write(dataset.join("v2.MANIFEST"), pending(0, 0)).unwrap();
         clear_all(&shelf, "default").unwrap();
         assert_eq!(names(&dataset), ["latest", "v1", "v1.MANIFEST", "v2.MANIFEST"]);
+    }
+
+    #[test]
+    fn who_removes_right_after_a_version_was_published_waits_for_the_last_of_it_and_for_no_other_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        let nobody = || Remover { uid: 0, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
+        fs::create_dir_all(dataset.join("v1")).unwrap();
+        fs::write(dataset.join("v1.MANIFEST"), pending(0, 0).replace("pending", "complete")).unwrap();
+        let publishes = || Flock::lock(File::open(&dataset).unwrap(), FlockArg::LockExclusive).unwrap();
+        let other = dataset.join("v2.MANIFEST");
+        for text in [pending(1, 2), failing("a disk"), String::new()] {
+            fs::write(&other, &text).unwrap();
+            let _held = publishes();
+            let refused = remove(&shelf, "default", "d", "v1", &nobody());
+            assert!(matches!(refused, Err(RemoveError::Pending { .. })), "{text}: {refused:?}");
+        }
+        fs::remove_file(&other).unwrap();
+        let held = publishes();
+        std::thread::scope(|scope| {
+            let removing = scope.spawn(|| remove(&shelf, "default", "d", "v1", &nobody()));
+            // It waits for the lock, which the kernel tells.
+            let inode = fs::metadata(&dataset).unwrap().ino();
+            let waits = |line: &str| line.contains("-> FLOCK") && line.contains(&format!(":{inode} "));
+            while !fs::read_to_string("/proc/locks").unwrap().lines().any(waits) {
+                assert!(!removing.is_finished(), "{:?}", removing.join());
+                std::thread::yield_now();
+            }
+            assert!(dataset.join("v1").exists());
+            drop(held);
+            removing.join().unwrap().unwrap();
+        });
+        assert_eq!(names(&dataset), Vec::<String>::new());
     }
 }

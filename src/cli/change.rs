@@ -13,7 +13,7 @@ use super::wait::of_sweep;
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{Done, JobQuery};
 use crate::ids::JobKey;
-use crate::report::JobReport;
+use crate::report::JobLine;
 use crate::status::{State, StopHow};
 
 #[derive(Debug, Clone, Copy)]
@@ -93,9 +93,9 @@ pub(super) async fn open_jobs(client: &Client) -> anyhow::Result<Vec<JobKey>> {
 
 /// Those of the caller's that have a run and such a state.
 async fn jobs_that(client: &Client, is_meant: impl Fn(State) -> bool) -> anyhow::Result<Vec<JobKey>> {
-    let listed = client.jobs(&JobQuery::default()).await?.jobs;
+    let listed = client.job_lines(&JobQuery::default()).await?.jobs;
     // Others' are seen as well, and stay theirs.
-    let meant = listed.iter().filter(|job: &&JobReport| job.run > 0 && is_meant(job.state) && is_own(job.owner));
+    let meant = listed.iter().filter(|job: &&JobLine| job.run > 0 && is_meant(job.state) && is_own(job.owner));
     Ok(meant.map(|job| format!("{}/{}", job.workspace, job.job).parse()).collect::<Result<Vec<JobKey>, _>>()?)
 }
 

@@ -52,7 +52,7 @@ async fn target(client: &Client, text: &str) -> anyhow::Result<(JobKey, Option<S
     if task.parse::<TaskName>().is_err() {
         return Ok((job_key(text)?, None));
     }
-    let jobs = client.jobs(&JobQuery::default()).await?.jobs;
+    let jobs = client.job_lines(&JobQuery::default()).await?.jobs;
     let known =
         |key: &JobKey| jobs.iter().any(|job| job.workspace == key.workspace.as_str() && job.job == key.job.as_str());
     let (whole, first) = (job_key(text), job_key(job)?);

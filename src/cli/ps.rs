@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
-use serde::Deserialize;
 
 use super::complete::Named;
 use super::listing::{Form, Listing};
@@ -12,10 +11,9 @@ use super::times::{seconds, when};
 use super::{NotFound, WrongArgument, output};
 use crate::api::client::Client;
 use crate::api::params::SORTS;
-use crate::api::wire::{JobList, JobQuery};
+use crate::api::wire::JobQuery;
 use crate::ids::{Timestamp, format_duration};
-use crate::report::JobReport;
-use crate::spec::Diagnostic;
+use crate::report::{JobLine, JobReport};
 use crate::status::State;
 
 /// Which jobs are listed: those that all of it is true of.
@@ -146,20 +144,6 @@ pub(super) fn user_name(uid: u32) -> String {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).entry(uid).or_insert_with(look).clone()
 }
 
-/// What of a job a table shows. To read the rest of thousands of jobs takes longer than to print them.
-#[derive(Debug, Deserialize)]
-struct Line {
-    workspace: String,
-    job: String,
-    state: State,
-    reason: String,
-    owner: u32,
-    run: u32,
-    created: String,
-    duration_ms: Option<u64>,
-    diagnostics: Vec<Diagnostic>,
-}
-
 const USER: &str = "USER";
 const HEADS: [&str; 7] = ["JOB", "STATE", "RUN", "SUBMITTED", USER, "TIME", "WHY"];
 
@@ -170,7 +154,7 @@ pub(super) async fn run(client: &Client, filter: &Filter, form: Form) -> anyhow:
         output::json(&list)?;
         return Ok(list.serial);
     }
-    let list: JobList<Line> = client.jobs_as(&filter.query()?).await?;
+    let list = client.job_lines(&filter.query()?).await?;
     let listing = Listing {
         heads: &HEADS,
         wide: &wide_of(&["SUBMITTED", USER], list.jobs.iter().map(|job| job.owner)),
@@ -201,10 +185,9 @@ pub(super) fn shown(workspace: &str, job: &str) -> String {
     if workspace == "default" { job.to_owned() } else { format!("{workspace}/{job}") }
 }
 
-fn row(job: &Line) -> Vec<String> {
+fn row(job: &JobLine) -> Vec<String> {
     let time = job.duration_ms.map(|ms| format_duration(std::time::Duration::from_millis(ms))).unwrap_or_default();
-    let error = job.diagnostics.iter().find(|found| found.is_error()).filter(|_| job.state != State::Invalid);
-    let why = match error {
+    let why = match job.error.as_ref().filter(|_| job.state != State::Invalid) {
         Some(error) => format!("{} (its file is invalid now: {error})", job.reason),
         None => job.reason.clone(),
     };

@@ -4,7 +4,7 @@ use super::world::Job;
 use super::{PREPARES, Reconciler};
 use crate::ids::JobKey;
 use crate::intake::Arrival;
-use crate::report::{Facts, Gone, JobReport};
+use crate::report::{Facts, Gone, JobLine, JobReport};
 use crate::spec::{DesiredState, Diagnostic, JobSpec};
 use crate::status::{State, Verdict};
 use crate::store::Store;
@@ -222,6 +222,17 @@ impl<S: Store> Reconciler<S> {
 
     /// The same for who has found it already: in a list of thousands of jobs each look-up counts.
     pub(super) fn report_of(&self, key: &JobKey, job: &Job) -> Option<JobReport> {
+        let facts = self.facts_of(key, job)?;
+        let sending = job.delivering.values().cloned().collect();
+        Some(JobReport::of(facts, job.limit_report(), self.wait_report(key), sending))
+    }
+
+    /// What a line tells of it.
+    pub(super) fn line_of(&self, key: &JobKey, job: &Job) -> Option<JobLine> {
+        self.facts_of(key, job).map(JobLine::of)
+    }
+
+    fn facts_of<'a>(&'a self, key: &'a JobKey, job: &'a Job) -> Option<Facts<'a>> {
         if job.record.removed {
             return None;
         }
@@ -237,19 +248,16 @@ impl<S: Store> Reconciler<S> {
         } else if let Some(said) = self.held_up_by_the_disk().filter(|_| self.live.contains(key)) {
             reason = format!("{reason}; {said}");
         }
-        Some(JobReport::of(Facts {
+        Some(Facts {
             workspace: key.workspace.as_str(),
             job: key.job.as_str(),
             record: &job.record,
             run: job.run.as_ref().map(|run| &run.record),
             state,
-            reason: &reason,
+            reason,
             description: job.spec.as_ref().map_or("", |spec| &spec.description),
-            waiting: self.wait_report(key),
-            limit: job.limit_report(),
-            sending: job.delivering.values().cloned().collect(),
             now: self.now,
-        }))
+        })
     }
 
     fn attempt_state(&self, attempt: &AttemptRecord) -> (State, String) {

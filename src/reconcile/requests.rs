@@ -14,7 +14,7 @@ use super::{Recent, Reconciler, StatesAt};
 use crate::contract::Identity;
 use crate::ids::{AttemptId, GpuUuid, JobKey, TaskName, Timestamp};
 use crate::intake::Made;
-use crate::report::{DrainReport, GpuReport, JobReport};
+use crate::report::{DrainReport, GpuReport, JobLine, JobReport};
 use crate::spec::{Dataset, Diagnostic};
 use crate::status::StopHow;
 use crate::store::record::{EventRecord, GpuLease, GpuPartLease, RunRecord, UsageRecord, UsageSum};
@@ -49,6 +49,11 @@ pub enum Request {
     List {
         caller: Caller,
         answer: Answer<Listing>,
+    },
+    /// The same, a line each.
+    Lines {
+        caller: Caller,
+        answer: Answer<Listing<JobLine>>,
     },
     Show {
         caller: Caller,
@@ -162,8 +167,8 @@ impl std::fmt::Debug for Request {
 
 /// All jobs that the caller may see.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Listing {
-    pub jobs: Vec<JobReport>,
+pub struct Listing<J = JobReport> {
+    pub jobs: Vec<J>,
     /// Files that cannot be anybody's job.
     pub strays: Vec<Diagnostic>,
     /// All events up to this serial number have come before.
@@ -227,7 +232,7 @@ const LISTED_HOLDERS: usize = 5;
 impl<S: Store> Reconciler<S> {
     pub(super) fn request(&mut self, request: Request) {
         match &request {
-            Request::List { .. } if !self.queue.is_empty() => self.look_ahead_for_answer(SEEN),
+            Request::List { .. } | Request::Lines { .. } if !self.queue.is_empty() => self.look_ahead_for_answer(SEEN),
             Request::Show { key, .. } if self.queue.contains(key) => {
                 self.look_ahead_for_answer(SEEN);
                 // Of one that is asked for by name its place is told, however far behind it is.
@@ -238,7 +243,10 @@ impl<S: Store> Reconciler<S> {
             _ => {}
         }
         match request {
-            Request::List { caller, answer } => answer(Ok(self.as_one_list(|this| this.list(&caller)))),
+            Request::List { caller, answer } => {
+                answer(Ok(self.as_one_list(|this| this.list(&caller, Self::listed_of))))
+            }
+            Request::Lines { caller, answer } => answer(Ok(self.as_one_list(|this| this.list(&caller, Self::line_of)))),
             Request::Leases { caller, answer } => answer(Ok(self.leases(&caller))),
             Request::Usage { since, answer } => answer(self.usage_since(since)),
             Request::Events { caller, after, limit, answer } => answer(Ok(self.happened(&caller, after, limit))),
@@ -275,21 +283,22 @@ impl<S: Store> Reconciler<S> {
         self.jobs.iter().flat_map(of).collect()
     }
 
-    fn list(&self, caller: &Caller) -> Listing {
+    fn list<J>(&self, caller: &Caller, tell: fn(&Self, &JobKey, &Job) -> Option<J>) -> Listing<J> {
         let visible = self.jobs.iter().filter(|(key, job)| caller.sees(key, job));
-        let report = |(key, job): (&JobKey, &Job)| {
-            let mut report = self.report_of(key, job)?;
-            // Of many jobs a few names are enough; all are told of one.
-            report.waiting.iter_mut().for_each(|waiting| waiting.holders.truncate(LISTED_HOLDERS));
-            Some(report)
-        };
-        let jobs = visible.filter_map(report).collect();
+        let jobs = visible.filter_map(|(key, job)| tell(self, key, job)).collect();
         let strays = if caller.uid == 0 && caller.within.is_none() {
             self.strays.values().flatten().cloned().collect()
         } else {
             Vec::new()
         };
         Listing { jobs, strays, serial: self.happenings.last() }
+    }
+
+    fn listed_of(&self, key: &JobKey, job: &Job) -> Option<JobReport> {
+        let mut report = self.report_of(key, job)?;
+        // Of many jobs a few names are enough; all are told of one.
+        report.waiting.iter_mut().for_each(|waiting| waiting.holders.truncate(LISTED_HOLDERS));
+        Some(report)
     }
 
     fn leases(&self, caller: &Caller) -> Vec<Lease> {

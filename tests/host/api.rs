@@ -164,6 +164,12 @@ fn lists_come_in_pages_and_every_refusal_has_a_code() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let list = runtime.block_on(client.jobs(&query)).unwrap();
         assert_eq!((list.total, list.next), (4, None));
+        let lines = runtime.block_on(client.job_lines(&query)).unwrap();
+        assert_eq!((lines.total, lines.next, lines.serial), (4, None, list.serial));
+        let told: Vec<_> = list.jobs.iter().map(|job| (&job.job, job.state, &job.reason, job.owner, job.run)).collect();
+        let lines: Vec<_> =
+            lines.jobs.iter().map(|job| (&job.job, job.state, &job.reason, job.owner, job.run)).collect();
+        assert_eq!(lines, told);
         list.jobs.into_iter().map(|job| job.job).collect::<Vec<_>>()
     };
     instance.drop_job("broken", "command = 3");

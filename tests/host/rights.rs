@@ -152,7 +152,7 @@ fn who_may_drop_jobs_into_default_gets_no_workspace_by_making_a_directory() {
     assert!(looked.lines().filter(|line| is_closed(line)).count() == 3 && !looked.contains("secret.py"), "{looked}");
     let asked = |path: &str| ask_as(&instance, 65534, "GET", path, b"");
     assert_eq!(asked("/v1/workspaces/nlp").status, 404);
-    for path in ["/v1/workspaces", "/v1/jobs", "/v1/templates"] {
+    for path in ["/v1/workspaces", "/v1/jobs", "/v1/jobs/lines", "/v1/templates"] {
         let listed = asked(path);
         assert!(listed.status == 200 && !listed.text().contains("\"nlp"), "{path}: {listed:?}");
     }

@@ -358,7 +358,7 @@ fn screens_of_a_machine_with_nothing_are_as_they_were_at_80_and_120_columns() {
     }
 }
 
-const ALL: &str = "/v1/jobs?limit=10000";
+const ALL: &str = "/v1/jobs/lines?limit=10000";
 const WAITING: &str = "/v1/jobs?state=waiting&limit=10000";
 const EVENTS: &str = "/v1/events?after=7&follow=1";
 

@@ -15,6 +15,7 @@ USED = (
 #: What it does not ask, and why.
 LEFT_OUT = {
     "Health": "`ready` tells more",
+    "JobLines": "`jobs` tells all of each",
     "Metrics": "for Prometheus",
     "OpenApi": "no type",
     "Exec": "the command line has it",

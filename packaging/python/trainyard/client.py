@@ -20,8 +20,8 @@ from .types import (
     GpuList,
     HappeningView,
     ImageView,
-    JobList,
     JobReport,
+    JobReportList,
     ModelView,
     Readiness,
     SecretView,
@@ -133,7 +133,7 @@ class Yard:
         left = limit
         while left is None or left > 0:
             query["limit"] = page if left is None else min(page, left)
-            found = cast(JobList, self._transport.json("GET", path("jobs"), query))
+            found = cast(JobReportList, self._transport.json("GET", path("jobs"), query))
             yield from found["jobs"]
             left = None if left is None else left - len(found["jobs"])
             query["after"] = found.get("next")

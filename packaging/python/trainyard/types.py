@@ -156,12 +156,12 @@ class JobReport(_JobReport):
     workspace: str
 
 
-class _JobList(TypedDict, total=False):
+class _JobReportList(TypedDict, total=False):
     #: There is more: ask again with it as `after`.
     next: Optional[str]
 
 
-class JobList(_JobList):
+class JobReportList(_JobReportList):
     jobs: List[JobReport]
     #: What came up to this serial number of events is in it: `/v1/events?after=` it tells what comes.
     serial: int

@@ -204,7 +204,12 @@ fn members_are_told_of_all_jobs_of_a_workspace_and_strangers_of_none_from_the_mo
     instance.make_workspace("lab", GROUP, 0o2770);
     job(&instance, "lab/job", GROUP, 0o600);
     let ask = |uid: u32, path: &str| ask_as(&instance, uid, "GET", path, b"");
-    let named = |uid: u32| ask(uid, "/v1/jobs").text().contains("\"job\":\"job\"");
+    let named = |uid: u32| {
+        let [whole, line] =
+            ["/v1/jobs", "/v1/jobs/lines"].map(|list| ask(uid, list).text().contains("\"job\":\"job\""));
+        assert_eq!(line, whole);
+        whole
+    };
     assert_eq!([named(STRANGER), named(MEMBER), named(OWNER), named(0)], [false, true, true, true]);
     let told = |uid: u32| ask(uid, "/v1/events?after=0").text().contains("\"job\":\"job\"");
     assert_eq!([told(STRANGER), told(MEMBER), told(OWNER), told(0)], [false, true, true, true]);
@@ -244,8 +249,9 @@ enum Does {
 const TEMPLATE: &str = "command = \"true\"\n";
 
 /// Each route that names a workspace, `W`, but for those of a job that are in [`TABLE`]; `N` is what it is about in there.
-const WORKSPACE_ROUTES: [(&str, &str, Does, &str); 28] = [
+const WORKSPACE_ROUTES: [(&str, &str, Does, &str); 29] = [
     ("GET", "/v1/jobs?workspace=W", Does::Makes, ""),
+    ("GET", "/v1/jobs/lines?workspace=W", Does::Makes, ""),
     ("GET", "/v1/events?workspace=W&job=N", Does::Makes, ""),
     ("GET", "/v1/usage?by=job&workspace=W", Does::Makes, ""),
     ("GET", "/v1/workspaces/W", Does::Makes, ""),
