@@ -136,7 +136,7 @@ pub fn arguments() -> Cli {
 }
 
 /// Verbs that the daemon or the mount give to processes of their own, with what people may have wanted.
-const INNER: [(&str, &str); 7] = [
+const INNER: [(&str, &str); 8] = [
     (
         "mount",
         "the daemon mounts when it starts: `systemctl start trainyard`, or `trainyard daemon`; `trainyard doctor` tells what keeps it from that",
@@ -145,6 +145,7 @@ const INNER: [(&str, &str); 7] = [
     ("enter", "`trainyard exec JOB -- COMMAND` runs a command in a task"),
     ("hold", "`state = \"held\"` in a job file keeps its job from starting"),
     ("carry", "`trainyard send JOB` copies output to its store"),
+    ("cards", "`trainyard gpu` shows the cards"),
     ("registry", "`trainyard image pull NAME` gets an image"),
     ("shim", "a job file in jobs.d runs tasks; `trainyard new JOB` writes one"),
 ];
@@ -182,6 +183,7 @@ pub fn refuse_inner(verb: &Verb) {
         Verb::Mount { lock_fd: None, kept_fd: None, state_versions: false, answers: false, .. } => "mount",
         Verb::Direct { .. } if !of_ours() => "direct",
         Verb::Registry if !of_ours() => "registry",
+        Verb::Cards if !of_ours() => "cards",
         _ => return,
     };
     if let Some(verb) = inner(name) {

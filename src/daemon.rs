@@ -391,6 +391,7 @@ fn watch_gpus(config: &Config, tasks_group: &str, events: UnboundedSender<Event>
     let settings = gpu::Settings {
         library: config.gpu.library.clone(),
         xids: Some(config.paths.xids()),
+        keeps_xids: true,
         tasks_group: Some(tasks_group.to_owned()),
         ignore: config.gpu.ignore.clone(),
         maker: Some(config.gpu.modprobe.clone()).filter(|program| !program.is_empty()),

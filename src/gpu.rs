@@ -1,8 +1,8 @@
 //! Graphics cards: what there is, how each is, how they are connected, which of them to hand out, and what containers need of their
 //! driver.
 //!
-//! The one module that knows NVML. [`Gpus`] looks at the cards from threads of its own, since NVML may take seconds or hang
-//! with a card; everybody else sees what was found last. What is decided from that, [`health`] and [`placement`], is pure.
+//! The one module that knows NVML. [`Gpus`] has the cards looked at by a process of its own, since NVML may take seconds, hang with a
+//! card, or fall; everybody else sees what was found last. What is decided from that, [`health`] and [`placement`], is pure.
 //! Nothing here changes a card: no modes, no clocks, no resets.
 
 pub mod cdi;
@@ -16,22 +16,28 @@ mod names;
 pub mod nodes;
 mod nvml;
 pub mod placement;
+mod process;
+mod role;
 mod topology;
 mod watch;
 mod xids;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{GpuUuid, TaskId, Timestamp};
 use health::Finding;
 
 pub use crate::sys::mig::Instances;
 pub use library::driver_folders;
+pub use process::Gpus;
+pub use role::run;
 pub use topology::{Link, Topology};
-pub use watch::{Gpus, Settings};
+pub use watch::Settings;
 
 /// The cards of this machine, as they were when they were looked at last.
-#[derive(Debug, Clone, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Inventory {
     pub driver: Driver,
     /// In the order of their places on the bus, with those that are gone, as they were: a card keeps its number while others fall off.
@@ -46,7 +52,7 @@ pub struct Inventory {
     pub took_ms: u64,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Driver {
     /// There are no cards for us, and why.
     Missing { reason: String },
@@ -60,7 +66,7 @@ impl Default for Driver {
     }
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Card {
     pub facts: Facts,
     /// It is in the mode in which cards are cut up, be it that nothing has been cut yet.
@@ -82,7 +88,7 @@ impl Card {
 }
 
 /// What does not change while the driver is loaded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     pub uuid: GpuUuid,
     pub name: String,
@@ -98,7 +104,7 @@ pub struct Facts {
 }
 
 /// A MIG device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
     pub uuid: GpuUuid,
     /// As `1g.10gb`.
@@ -112,7 +118,7 @@ pub struct Slice {
 }
 
 /// What its health is judged by. What a card does not tell is absent: older ones know no remapped rows, newer ones no retired pages.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Signs {
     /// It does not answer, and how.
     pub lost: Option<String>,
@@ -131,21 +137,21 @@ pub struct Signs {
     pub temperature: Option<u32>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xid {
     pub number: u64,
     pub at: Timestamp,
 }
 
 /// Errors of memory since the driver was loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Ecc {
     pub corrected: u64,
     pub uncorrected: u64,
 }
 
 /// Pages of memory that are no longer used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Retired {
     pub single_bit: u32,
     pub double_bit: u32,
@@ -156,7 +162,7 @@ pub struct Retired {
 }
 
 /// Rows of memory in whose place spare ones are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Remapped {
     pub correctable: u64,
     pub uncorrectable: u64,
@@ -167,7 +173,7 @@ pub struct Remapped {
 }
 
 /// What the driver says has to be done with a card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Recovery {
     Nothing,
     Reset,
@@ -179,7 +185,7 @@ pub enum Recovery {
 }
 
 /// Why its clocks are lower than they could be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Slowed {
     pub by_heat: bool,
     /// The machine's power supply asks for it.
@@ -187,7 +193,7 @@ pub struct Slowed {
 }
 
 /// What a task has of a card, by which is measured what it does there.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Held {
     Whole(GpuUuid),
     /// A part of this card's memory, of which others have parts as well.
@@ -231,7 +237,7 @@ impl Measured {
 }
 
 /// What a card, or a task on its part of one, did; what the driver does not tell of it is absent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sample {
     /// Percent of the last moment in which something ran; absent for cards that are cut up, and where slices do not tell.
     pub utilisation: Option<u32>,
@@ -241,7 +247,7 @@ pub struct Sample {
     pub power: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Usage {
     /// Bytes of memory in use, the driver's own included.
     pub memory: Option<u64>,
@@ -254,7 +260,7 @@ pub struct Usage {
     pub processes: Option<Vec<Process>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
     /// Absent if it has ended since.

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Verb::Hold { dir_fd, lock_fd } => hold(dir_fd, lock_fd),
         Verb::Carry { directory_fd } => carry(directory_fd),
         Verb::Registry => registry(),
+        Verb::Cards => cards(),
         Verb::Daemon => daemon(&cli),
         Verb::Mount { state_versions: true, .. } => state_versions(),
         Verb::Mount { answers: true, .. } => answers(&cli),
@@ -56,6 +57,12 @@ fn carry(directory_fd: i32) -> anyhow::Result<ExitCode> {
 
 fn registry() -> anyhow::Result<ExitCode> {
     trainyard::images::registry::run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cards() -> anyhow::Result<ExitCode> {
+    trainyard::journal::begin();
+    trainyard::gpu::run()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -175,6 +175,7 @@ pub(super) async fn dispatch(cli: Cli) -> anyhow::Result<Exit> {
         Verb::Daemon
         | Verb::Carry { .. }
         | Verb::Registry
+        | Verb::Cards
         | Verb::Mount { .. }
         | Verb::Direct { .. }
         | Verb::Enter { .. }

@@ -592,6 +592,9 @@ pub enum Verb {
         #[arg(long)]
         directory_fd: i32,
     },
+    /// Look at the cards (the daemon does this)
+    #[command(hide = true)]
+    Cards,
     /// Ask a registry (the daemon does this)
     #[command(hide = true)]
     Registry,

@@ -3,6 +3,7 @@
 
 mod lost;
 mod switches;
+mod unfilled;
 
 use std::collections::BTreeMap;
 
@@ -68,6 +69,7 @@ pub fn warnings(spec: &JobSpec) -> Vec<Advice> {
     out.extend(lost::params(spec));
     out.extend(lost::namesake(spec));
     out.extend(switches::switches(spec));
+    out.extend(unfilled::places(spec));
     out.extend(ports_on_one_network(spec));
     out
 }

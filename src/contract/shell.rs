@@ -136,6 +136,11 @@ pub(super) fn text_at_end(words: &[String]) -> Option<&String> {
     words.last().filter(|_| place == words.len().checked_sub(1))
 }
 
+/// Which of the words a shell that is among them reads as its text.
+pub(super) fn place_of_text(words: &[String]) -> Option<usize> {
+    shell_and_text(words)?.1
+}
+
 /// Of a program, without its directories.
 pub(super) fn name(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)

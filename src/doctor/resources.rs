@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::{Machine, Verdict, daemons, failure, ok, warning};
 use crate::gpu::cdi::Wanted;
 use crate::gpu::driver_files::{self, Capabilities, Sources};
+use crate::gpu::health::{self, worst};
 use crate::gpu::{Card, Driver, Gpus, Inventory, Settings};
 
 /// NVML may hang with a card.
@@ -26,7 +27,8 @@ pub(super) fn driver_files(machine: &Machine) -> Verdict {
 
 fn look_at_cards(machine: &Machine, tell: impl FnOnce(&Inventory) -> Verdict) -> Verdict {
     // The daemon keeps what it has heard; here nothing is written.
-    let settings = || Settings { library: machine.config.gpu.library.clone(), ..Settings::default() };
+    let (library, xids) = (machine.config.gpu.library.clone(), Some(machine.paths.xids()));
+    let settings = || Settings { library, xids, ..Settings::default() };
     let look = || match Gpus::start(settings(), |_| {}) {
         Ok(gpus) => Ok(Inventory::clone(&gpus.look(PATIENCE))),
         Err(error) => Err(error.to_string()),
@@ -95,9 +97,13 @@ fn of_cards(inventory: &Inventory, has_device: bool) -> Verdict {
         Driver::Missing { .. } => return ok("no NVIDIA card"),
         Driver::Loaded { version, .. } => version,
     };
-    match inventory.cards.iter().find_map(ill) {
-        Some(said) => warning(format!("driver {version}; {said}"), "`trainyard gpu` tells of all cards"),
-        None => ok(format!("driver {version}, {} card(s)", inventory.cards.len())),
+    let said: Vec<String> = inventory.cards.iter().filter_map(ill).chain(inventory.nameless.iter().cloned()).collect();
+    let is_failed = |card: &Card| worst(&card.findings).is_some_and(|level| level >= health::Level::Unusable);
+    let (found, advice) = (format!("driver {version}; {}", said.join("; ")), "`trainyard gpu` tells of all cards");
+    match (said.is_empty(), inventory.cards.iter().any(is_failed)) {
+        (true, _) => ok(format!("driver {version}, {} card(s)", inventory.cards.len())),
+        (false, false) => warning(found, advice),
+        (false, true) => failure(found, advice),
     }
 }
 
@@ -171,12 +177,48 @@ pub(super) fn time(_: &Machine) -> Verdict {
 mod tests {
     use super::super::Level;
     use super::*;
+    use crate::gpu::{Facts, Signs};
 
     #[test]
     fn a_machine_without_cards_is_well_and_a_card_without_a_driver_is_not() {
         let none = Inventory { driver: Driver::Missing { reason: "no library".to_owned() }, ..Inventory::default() };
         assert_eq!(of_cards(&none, false).level, Level::Ok);
         assert_eq!(of_cards(&none, true).level, Level::Warning);
+    }
+
+    #[test]
+    fn all_cards_that_are_not_well_are_told_and_a_failed_one_is_a_failure() {
+        let card = |number: u32, level: Option<health::Level>| {
+            let finding = |level| health::Finding { rule: "r".to_owned(), level, says: format!("said of {number}") };
+            Card {
+                facts: Facts {
+                    uuid: format!("GPU-{number}").parse().unwrap(),
+                    name: String::new(),
+                    minor: Some(number),
+                    bus: String::new(),
+                    numa_node: None,
+                    cpus: Vec::new(),
+                    memory: None,
+                },
+                mig: false,
+                slices: Vec::new(),
+                signs: Signs::default(),
+                findings: level.map(finding).into_iter().collect(),
+                usage: None,
+            }
+        };
+        let of = |levels: [Option<health::Level>; 3]| {
+            let driver = Driver::Loaded { version: "580".to_owned(), cuda: None };
+            let cards = (0..).zip(levels).map(|(number, level)| card(number, level)).collect();
+            of_cards(&Inventory { driver, cards, ..Inventory::default() }, true)
+        };
+        assert_eq!(of([None, None, None]).level, Level::Ok);
+        let slowed = of([Some(health::Level::Warning), None, None]);
+        assert_eq!((slowed.level, slowed.found.as_str()), (Level::Warning, "driver 580; card GPU-0: said of 0"));
+        let failed = of([Some(health::Level::Warning), None, Some(health::Level::Failed)]);
+        assert_eq!(failed.level, Level::Failed);
+        assert!(failed.found.contains("said of 0; card GPU-2: said of 2"), "{}", failed.found);
+        assert_eq!(of([None, None, Some(health::Level::Unusable)]).level, Level::Failed);
     }
 
     #[test]

@@ -8,11 +8,13 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Recovery, Signs};
 use crate::ids::{GpuUuid, Timestamp};
 
 /// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Level {
     /// It is shown; jobs go on and come.
     Warning,
@@ -23,7 +25,7 @@ pub enum Level {
 }
 
 /// That a rule applies, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
     pub rule: String,
     pub level: Level,

@@ -12,6 +12,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Card, Instances};
 use crate::ids::GpuUuid;
 use crate::sys::devices::Device;
@@ -55,7 +57,7 @@ pub struct Node {
 }
 
 /// That something is not there as it has to be.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
     /// With what there is to do.
     pub says: String,

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// The way between two cards, the worse before the better; in letters as `nvidia-smi topo -m` has them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Link {
     /// NVML does not say.
     Unknown,
@@ -55,7 +57,7 @@ impl fmt::Display for Link {
 }
 
 /// The ways between cards, by their places. Unknown for places that it does not have, as of cards that are gone.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Topology {
     rows: Vec<Vec<Link>>,
 }

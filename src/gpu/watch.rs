@@ -1,12 +1,9 @@
-//! Looks at the cards, every now and then and when it is asked to, on a thread of its own; a second one hears XIDs.
+//! Looks at the cards, every now and then and when it is asked to, on a thread of its own; a second one hears XIDs. They are those of
+//! the [role](super::role).
 //!
 //! ```text
 //! missing ──library comes up──► opened ──driver is gone, a card is lost or back──► opened anew, or missing
 //! ```
-//!
-//! A call that hangs with a card ends by no signal, not even when the daemon is killed. So nothing is locked while NVML is asked, and
-//! its threads have descriptors of their own: else what is left of a killed daemon would keep its locks and sockets from the next
-//! one. What there is to tell, a third thread tells, since the daemon's loop is woken by a descriptor.
 //!
 //! NVML counts the cards when it is initialised, and not again. So it is initialised anew when the kernel lists other cards than
 //! before, and every now and then as long as a card that there was is missing: that may take seconds, and holds up all others.
@@ -15,13 +12,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::Nvml;
+use serde::{Deserialize, Serialize};
 
 use super::names::Names;
 use super::nodes::{Keeper, PLACES, Places};
@@ -30,7 +28,6 @@ use super::xids::Xids;
 use super::{Card, Driver, Held, Inventory, Link, Measured, Signs, Topology, health, library, measuring};
 use crate::ids::{GpuUuid, TaskId, Timestamp};
 use crate::sys::now;
-use crate::sys::process::take_own_descriptors;
 
 /// How often cards are looked at if nobody asks.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -43,12 +40,19 @@ const STALE: Duration = Duration::from_secs(30);
 /// The kernel's part of the driver, while it is loaded.
 const MODULE: &str = "/sys/module/nvidia";
 
-#[derive(Debug, Clone)]
+/// Also when its file has been replaced.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Settings {
+    /// The program whose role `cards` looks at them.
+    pub program: PathBuf,
     /// The driver's library; it is looked for when absent.
     pub library: Option<PathBuf>,
     /// Where XIDs are kept.
     pub xids: Option<PathBuf>,
+    /// By whom looks at the cards; else by another one.
+    pub keeps_xids: bool,
     /// The control group below which tasks have theirs.
     pub tasks_group: Option<String>,
     /// Programs that keep nobody from a card, by the names of their files.
@@ -69,8 +73,10 @@ impl Default for Settings {
     /// Of this machine, on which nothing is changed and nothing kept.
     fn default() -> Self {
         Self {
+            program: THIS_PROGRAM.into(),
             library: None,
             xids: None,
+            keeps_xids: false,
             tasks_group: None,
             ignore: Vec::new(),
             devices: Some(PLACES.0.into()),
@@ -82,17 +88,16 @@ impl Default for Settings {
     }
 }
 
-/// The cards, as they were found last. Ends its threads when it is dropped.
+/// Ends its threads when it is dropped.
 #[derive(Debug)]
-pub struct Gpus {
-    words: Sender<Word>,
-    found: Arc<Mutex<Arc<Inventory>>>,
-}
+pub(super) struct Watch(Sender<Word>);
 
-#[derive(Debug)]
+/// Hears what was asked for.
+pub(super) type Answer<T> = Box<dyn FnOnce(T) + Send>;
+
 enum Word {
     /// Look now, with usage.
-    Look(Sender<Arc<Inventory>>),
+    Look(Answer<()>),
     Measure(Question),
     Xid {
         uuid: Option<GpuUuid>,
@@ -104,35 +109,21 @@ enum Word {
 }
 
 /// What tasks do with what they have of cards; nobody waits for an answer after `until`.
-#[derive(Debug)]
 struct Question {
     wanted: Vec<(TaskId, Held)>,
     until: Instant,
-    answer: Sender<Measured>,
+    answer: Answer<Measured>,
 }
 
-/// There is something else to see than before.
-struct News {
-    found: Arc<Inventory>,
-    /// Dropped when it was told.
-    told: Sender<()>,
-}
+/// What is told of each look, and whether there is something else to see than before, use apart.
+type Tell = Box<dyn Fn(&Inventory, bool) + Send>;
 
-impl Gpus {
-    /// Begins to look, and tells when there is something else to see than before, use apart. Waits for nothing: the first
-    /// inventory says that it has not been looked yet.
-    pub fn start(settings: Settings, changed: impl Fn(Arc<Inventory>) + Send + 'static) -> io::Result<Self> {
+impl Watch {
+    /// Begins to look, after `before` was found. Waits for nothing.
+    pub(super) fn start(settings: Settings, before: Inventory, seen: Tell) -> io::Result<Self> {
         let (words, inbox) = channel();
-        let found = Arc::new(Mutex::new(Arc::default()));
-        let xids = Xids::open(settings.xids.as_deref());
-        let (news, told) = channel::<News>();
-        let tell = move || {
-            told.iter().for_each(|news| {
-                changed(news.found);
-                drop(news.told);
-            })
-        };
-        Builder::new().name("gpus-told".to_owned()).spawn(tell)?;
+        let file = settings.xids.as_deref();
+        let xids = if settings.keeps_xids { Xids::open(file) } else { Xids::of_another(file) };
         let nodes = Keeper::new(settings.maker.clone());
         let watcher = Watcher {
             nodes,
@@ -140,50 +131,33 @@ impl Gpus {
             settings,
             inbox,
             words: words.clone(),
-            found: found.clone(),
-            news,
+            found: before,
+            seen,
             xids,
             opened: None,
             listing: BTreeSet::new(),
             away: BTreeSet::new(),
         };
-        let run = move || match take_own_descriptors() {
-            Ok(()) => watcher.run(),
-            Err(error) => {
-                tracing::error!(%error, "cards are not looked at: the kernel gives a thread no descriptors of its own")
-            }
-        };
-        Builder::new().name("gpus".to_owned()).spawn(run)?;
-        Ok(Self { words, found })
+        Builder::new().name("gpus".to_owned()).spawn(move || watcher.run())?;
+        Ok(Self(words))
     }
 
-    /// What was found last.
-    pub fn last(&self) -> Arc<Inventory> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Has the cards be looked at, with what uses them; what was found is told before the answer comes.
+    pub(super) fn look(&self, answer: Answer<()>) {
+        // It has ended if nobody hears.
+        let _ = self.0.send(Word::Look(answer));
     }
 
-    /// Looks now, with what uses the cards; what was found last if that takes too long. Blocks.
-    pub fn look(&self, patience: Duration) -> Arc<Inventory> {
-        let (sender, receiver) = channel();
-        let asked = self.words.send(Word::Look(sender));
-        let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
-        found.unwrap_or_else(|| self.last())
-    }
-
-    /// What tasks do now with what they have, and nothing else, so that it costs little; nothing if that takes too long. Blocks.
-    pub fn measure(&self, wanted: Vec<(TaskId, Held)>, patience: Duration) -> Measured {
-        let (answer, receiver) = channel();
+    /// What tasks do now with what they have, and nothing else, so that it costs little.
+    pub(super) fn measure(&self, wanted: Vec<(TaskId, Held)>, patience: Duration, answer: Answer<Measured>) {
         let question = Question { wanted, until: Instant::now() + patience, answer };
-        let asked = self.words.send(Word::Measure(question));
-        let found = asked.ok().and_then(|()| receiver.recv_timeout(patience).ok());
-        found.unwrap_or_else(|| Measured::nothing(now()))
+        let _ = self.0.send(Word::Measure(question));
     }
 }
 
-impl Drop for Gpus {
+impl Drop for Watch {
     fn drop(&mut self) {
-        // It has ended already if nobody hears.
-        let _ = self.words.send(Word::End);
+        let _ = self.0.send(Word::End);
     }
 }
 
@@ -204,8 +178,8 @@ struct Watcher {
     inbox: Receiver<Word>,
     /// For those who hear XIDs.
     words: Sender<Word>,
-    found: Arc<Mutex<Arc<Inventory>>>,
-    news: Sender<News>,
+    found: Inventory,
+    seen: Tell,
     xids: Xids,
     nodes: Keeper,
     names: Names,
@@ -239,12 +213,10 @@ struct Listener {
 
 impl Watcher {
     fn run(mut self) {
-        let mut asked = Vec::new();
+        let mut asked: Vec<Answer<()>> = Vec::new();
         loop {
             self.look(!asked.is_empty());
-            let found = self.last();
-            // Who has lost patience no longer hears.
-            asked.drain(..).for_each(|asking: Sender<Arc<Inventory>>| drop(asking.send(found.clone())));
+            asked.drain(..).for_each(|answer| answer(()));
             match self.hear() {
                 Some(next) => asked = next,
                 None => return self.close(),
@@ -253,7 +225,7 @@ impl Watcher {
     }
 
     /// Until it is time to look again: who asks for that. `None` at the end.
-    fn hear(&mut self) -> Option<Vec<Sender<Arc<Inventory>>>> {
+    fn hear(&mut self) -> Option<Vec<Answer<()>>> {
         let mut asked = Vec::new();
         let due = Instant::now() + LOOK_EVERY;
         let mut next = loop {
@@ -267,7 +239,7 @@ impl Watcher {
         };
         while let Some(word) = next {
             match word {
-                Word::Look(asking) => asked.push(asking),
+                Word::Look(answer) => asked.push(answer),
                 Word::Measure(question) => self.measure(question),
                 Word::Xid { uuid, number } => self.heard(uuid, number),
                 Word::Deaf => self.opened.iter_mut().for_each(|opened| opened.is_deaf = true),
@@ -279,16 +251,13 @@ impl Watcher {
     }
 
     fn measure(&self, question: Question) {
-        if Instant::now() >= question.until {
-            return;
-        }
         let (at, tasks_group) = (now(), self.settings.tasks_group.as_deref());
-        let measured = match &self.opened {
+        let is_wanted = Instant::now() < question.until;
+        let measured = match self.opened.as_ref().filter(|_| is_wanted) {
             Some(opened) => measuring::measure(&opened.nvml, &opened.cards, &question.wanted, tasks_group, at),
             None => Measured::nothing(at),
         };
-        // Who has lost patience no longer hears.
-        let _ = question.answer.send(measured);
+        (question.answer)(measured);
     }
 
     fn heard(&mut self, uuid: Option<GpuUuid>, number: u64) {
@@ -303,7 +272,7 @@ impl Watcher {
     fn look(&mut self, with_usage: bool) {
         // What changes while it is looked at counts as seen after it.
         let (begun, began) = (now(), Instant::now());
-        let before = self.last();
+        let before = std::mem::take(&mut self.found);
         if self.is_to_be_opened(&before) {
             self.close();
             self.listing = self.listed();
@@ -330,19 +299,8 @@ impl Watcher {
         }
         found.at = Some(begun);
         tell(&before, &found);
-        let differs = differs(&before, &found);
-        let found = Arc::new(found);
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = found.clone();
-        if differs {
-            let (told, is_told) = channel();
-            // It ends, without a word, once that was told.
-            let _ = self.news.send(News { found, told });
-            let _ = is_told.recv();
-        }
-    }
-
-    fn last(&self) -> Arc<Inventory> {
-        self.found.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        (self.seen)(&found, differs(&before, &found));
+        self.found = found;
     }
 
     fn is_to_be_opened(&self, before: &Inventory) -> bool {

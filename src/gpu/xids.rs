@@ -13,6 +13,8 @@ use crate::sys::file::{Durability, write_whole};
 pub(super) struct Xids {
     /// Where nobody is to know them later there is none.
     file: Option<PathBuf>,
+    /// The file is another one's, and only read.
+    is_read_only: bool,
     kept: Kept,
 }
 
@@ -26,7 +28,14 @@ struct Kept {
 impl Xids {
     /// What was heard before; nothing where the file is not there, or cannot be read, of which the log tells.
     pub(super) fn open(file: Option<&Path>) -> Self {
-        Self { file: file.map(Path::to_owned), kept: file.map(read).unwrap_or_default() }
+        Self { file: file.map(Path::to_owned), is_read_only: false, kept: file.map(read).unwrap_or_default() }
+    }
+
+    /// As it was heard by another one, who keeps the file.
+    pub(super) fn of_another(file: Option<&Path>) -> Self {
+        let text = file.and_then(|file| std::fs::read(file).ok()).unwrap_or_default();
+        let kept = serde_json::from_slice(&text).unwrap_or_default();
+        Self { file: file.map(Path::to_owned), is_read_only: true, kept }
     }
 
     pub(super) fn file(&self) -> Option<&Path> {
@@ -63,7 +72,7 @@ impl Xids {
     }
 
     fn keep(&self) {
-        let Some(file) = &self.file else { return };
+        let Some(file) = self.file.as_ref().filter(|_| !self.is_read_only) else { return };
         // People change entries.
         let text = serde_json::to_vec_pretty(&self.kept).unwrap_or_default();
         // Until the next one is heard it is known to this daemon alone.
@@ -153,6 +162,25 @@ mod tests {
             let mut next = Xids::open(Some(&file));
             next.driver_is(load);
             assert_eq!((next.of(&uuid).len(), Xids::open(Some(&file)).of(&uuid).len()), (kept, kept), "{load:?}");
+        }
+    }
+
+    #[test]
+    fn who_only_reads_the_file_changes_nothing_in_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("xids.json");
+        let uuid: GpuUuid = "GPU-1".parse().unwrap();
+        assert_eq!(Xids::of_another(Some(&file)).of(&uuid), []);
+        Xids::open(Some(&file)).heard(&uuid, 79, Timestamp(1));
+        for text in [std::fs::read(&file).unwrap(), b"{\"driver\":7".to_vec()] {
+            std::fs::write(&file, &text).unwrap();
+            let mut reads = Xids::of_another(Some(&file));
+            assert_eq!(reads.of(&uuid).len(), usize::from(text.ends_with(b"}")));
+            reads.driver_is(Some(8));
+            reads.heard(&uuid, 48, Timestamp(2));
+            reads.forget(&uuid);
+            assert_eq!(std::fs::read(&file).unwrap(), text);
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
         }
     }
 }

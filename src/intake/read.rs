@@ -229,7 +229,7 @@ pub fn read_text(
 
 /// The same of a text that is all of the job: nothing that lies in `jobs.d` is put on top of it or below.
 pub fn read_whole(key: &JobKey, text: &[u8], owner: Owner, specs: &ResourceSpecs) -> Result<Made, Vec<Diagnostic>> {
-    let file = format!("{}.toml", key.job);
+    let file = format!("{key}.toml");
     let layer = Layer::from_bytes(&file, text.to_vec()).map_err(|found| vec![found])?;
     arrived(Stack::of(layer), owner, key, specs).map_err(|unread| found_in(&file, unread))
 }

@@ -51,7 +51,8 @@ pub struct Standing {
     /// What its amount of cards is of.
     pub wishes: Arc<[Wish]>,
     pub of_cards: OfCards,
-    /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes.
+    /// When it starts if what runs and what is before it takes as long as is said, and nothing else comes, nor goes before it in
+    /// what the first leaves over.
     pub estimate: Option<Start>,
 }
 

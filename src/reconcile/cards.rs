@@ -93,6 +93,8 @@ enum OutOfUse<'a> {
     Used {
         since: Timestamp,
         by: &'a Process,
+        /// So many others do so as well.
+        more: usize,
     },
 }
 
@@ -180,11 +182,21 @@ impl Cards {
             Some(users) => match &users.processes {
                 None => Some(OutOfUse::Unsaid { since: users.since }),
                 Some(processes) => {
-                    let stranger = processes.iter().find(|process| !process.is_ignored && !are_known(process));
-                    stranger.map(|by| OutOfUse::Used { since: users.since, by })
+                    let mut strangers = strangers_among(processes, are_known);
+                    strangers.next().map(|by| OutOfUse::Used { since: users.since, by, more: strangers.count() })
                 }
             },
         }
+    }
+
+    /// Who is on a card, and is none of those that `are_known`.
+    fn strangers_on<'a>(
+        &'a self,
+        card: &Card,
+        are_known: impl Fn(&Process) -> bool,
+    ) -> impl Iterator<Item = &'a Process> {
+        let users = self.users.get(&card.facts.uuid).and_then(|users| users.processes.as_deref());
+        strangers_among(users.unwrap_or_default(), are_known)
     }
 
     /// Since when it is out of use, where that ends by itself; what is wrong with a card lasts.
@@ -209,7 +221,8 @@ impl Cards {
                 None => "is being looked at".to_owned(),
             },
             OutOfUse::Unsaid { .. } => "the driver does not say what runs on it".to_owned(),
-            OutOfUse::Used { by, .. } => used_by(by),
+            OutOfUse::Used { by, more: 0, .. } => used_by(by),
+            OutOfUse::Used { by, more, .. } => format!("{}, and by {more} more", used_by(by)),
         }
     }
 
@@ -271,6 +284,10 @@ fn on_bus(card: &Card) -> String {
 }
 
 /// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
+fn strangers_among(processes: &[Process], are_known: impl Fn(&Process) -> bool) -> impl Iterator<Item = &Process> {
+    processes.iter().filter(move |process| !process.is_ignored && !are_known(process))
+}
+
 fn used_by(process: &Process) -> String {
     let user = process.user.clone().or_else(|| process.uid.map(|uid| format!("user {uid}")));
     let user = user.map_or(String::new(), |user| format!(" of {user}"));
@@ -628,9 +645,10 @@ impl<S: Store> Reconciler<S> {
             user: by.user.clone(),
             memory: by.memory,
         };
-        let whole = self.unleased().filter_map(|(place, card, why)| match why? {
-            why @ OutOfUse::Used { by, .. } if sought.concerns(card, why) => Some(told(place, card, None, by)),
-            _ => None,
+        let is_meant = |card, why| matches!(why, OutOfUse::Used { .. }) && sought.concerns(card, why);
+        let whole = self.unleased().filter(|(_, card, why)| why.is_some_and(|why| is_meant(card, why)));
+        let whole = whole.flat_map(|(place, card, _)| {
+            self.cards.strangers_on(card, |_| false).map(move |by| told(place, card, None, by))
         });
         whole.chain(self.strangers_on_parts(sought, told)).collect()
     }

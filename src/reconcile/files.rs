@@ -76,7 +76,7 @@ impl<S: Store> Reconciler<S> {
     }
 
     fn never(&self, key: &JobKey, reason: String) -> Diagnostic {
-        Diagnostic::of_file(&format!("{}.toml", key.job), reason)
+        Diagnostic::of_file(&format!("{key}.toml"), reason)
     }
 
     /// What it wants was not known to be there when its file came, and is not: it is as if it came now, but for the run that has
@@ -113,7 +113,9 @@ impl<S: Store> Reconciler<S> {
     }
 
     /// Of a file of the owner's, where that is known.
-    pub(super) fn refused(&mut self, key: &JobKey, owner: Option<Owner>, diagnostics: Vec<Diagnostic>) {
+    pub(super) fn refused(&mut self, key: &JobKey, owner: Option<Owner>, mut diagnostics: Vec<Diagnostic>) {
+        // The first is told as the reason.
+        diagnostics.sort_by_key(|found| !found.is_error());
         let known = self.jobs.get(key).map(|job| &job.record);
         let whose = |job: &JobRecord| if job.source.is_some() { job.file_owner } else { owner };
         if known.is_some_and(|job| job.file_present && job.invalid == diagnostics && job.file_owner == whose(job)) {

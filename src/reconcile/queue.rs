@@ -112,7 +112,10 @@ impl<S: Store> Reconciler<S> {
     /// Why there is too little of the machine for it, whatever ends.
     pub(super) fn beyond_cards(&self, spec: &JobSpec) -> Option<String> {
         let wanted = Amount::of(spec, self.cards.sizes());
-        plan::beyond_machine(&wanted, &self.all_there_is(spec)).or_else(|| self.no_such_cards(spec))
+        let room = self.all_there_is(spec);
+        let too_much = plan::beyond_machine(&wanted, &room);
+        let too_much = too_much.map(|why| if wanted.gpu > room.gpu { why + &self.cut_up_instead() } else { why });
+        too_much.or_else(|| self.no_such_cards(spec))
     }
 
     /// Brings the job's place in line with its record.

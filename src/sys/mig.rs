@@ -4,11 +4,12 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 
 use nvml_wrapper_sys::bindings::NvmlLib;
+use serde::{Deserialize, Serialize};
 
 use crate::ids::GpuUuid;
 
 /// As the driver numbers them below `/proc/driver/nvidia/capabilities`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Instances {
     pub gpu: u32,
     pub compute: u32,

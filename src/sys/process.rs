@@ -13,7 +13,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 pub use program::{
     Child, Launch, SealedProgram, Streams, begin_anew, run_tool, run_tool_in_group, run_within, start_companion,
-    start_to_write,
+    start_companion_that_tells, start_to_write,
 };
 pub use rights::{
     Kept, become_user, drop_own_capabilities, give_up_resource_override, groups_of, is_group_of_one, name_of,
@@ -201,25 +201,17 @@ pub fn close_all_but(keep: &[i32]) -> io::Result<()> {
     let mut from = 3;
     for fd in keep {
         if fd > from {
-            close_range(from, fd - 1, 0)?;
+            close_range(from, fd - 1)?;
         }
         from = fd + 1;
     }
-    close_range(from, u32::MAX, 0)
-}
-
-/// Gives this thread, and those that it starts from now on, descriptors of their own, which are the standard streams alone. One
-/// that hangs in the kernel keeps no lock and no socket then of a process that has been killed. It uses nothing that others have
-/// opened, nor they what it opens: no channels that wake by a descriptor.
-pub fn take_own_descriptors() -> io::Result<()> {
-    close_range(3, u32::MAX, nix::libc::CLOSE_RANGE_UNSHARE)
+    close_range(from, u32::MAX)
 }
 
 #[expect(unsafe_code, reason = "neither std nor nix wraps close_range")]
-fn close_range(first: u32, last: u32, flags: u32) -> io::Result<()> {
-    // SAFETY: needed to drop what a parent leaked, or other threads have; the caller keeps what it still uses, and is
-    // single-threaded or closes but its own copies.
-    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, flags) };
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: needed to drop what a parent leaked; the caller keeps what it still uses, and is single-threaded.
+    let result = unsafe { nix::libc::syscall(nix::libc::SYS_close_range, first, last, 0) };
     nix::errno::Errno::result(result)?;
     Ok(())
 }

@@ -64,49 +64,79 @@ impl Rooted {
         open_resolved(&self.root, &relative(path), flags, mode, ResolveFlag::RESOLVE_IN_ROOT)
     }
 
-    /// The directory at `path`; what is missing of it is made, `0755` and owned by `ids`.
+    /// The directory at `path`; what is missing of it is made, `0755` and owned by `ids`. Others may make it at the same time, as
+    /// tasks of a gang do in what they share.
     pub fn directory(&self, path: &Path, ids: Ids) -> io::Result<OwnedFd> {
         let mut at = PathBuf::new();
+        let opened = |at: &Path| self.resolve(at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty());
         for part in relative(path).components() {
             let parent = self.resolve(&at, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
             at.push(part);
-            match self.resolve(&at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty()) {
+            match opened(&at) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     self.check_making_in(&parent, &at)?;
-                    make(&parent, part.as_os_str(), ids, &at)?;
+                    match make(&parent, part.as_os_str(), ids) {
+                        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                            opened(&at).map_err(|error| in_image(&at, of_link(error)))?;
+                        }
+                        made => made.map_err(|error| in_image(&at, error))?,
+                    }
                 }
                 Err(error) => return Err(in_image(&at, error)),
                 Ok(_) => {}
             }
         }
-        self.resolve(&at, OFlag::O_PATH | OFlag::O_DIRECTORY, Mode::empty())
+        opened(&at)
     }
 
-    /// The file at `path`, made empty if it is missing: a place to mount a file on.
+    /// The file at `path`, made empty if it is missing: a place to mount a file on. What another one makes there meanwhile stays, since
+    /// something may be mounted on it already.
     pub fn file(&self, path: &Path, ids: Ids) -> io::Result<OwnedFd> {
-        match self.handle(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.write(path, b"", 0o644, ids)?;
-                self.handle(path)
-            }
-            other => other,
+        let is_missing =
+            |found: &io::Result<OwnedFd>| matches!(found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let found = self.handle(path);
+        if !is_missing(&found) {
+            return found;
         }
+        match self.make_file(path, b"", 0o644, ids) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return made.and_then(|()| self.handle(path)),
+        }
+        let found = self.handle(path);
+        if !is_missing(&found) {
+            return found;
+        }
+        // A link that leads nowhere.
+        self.write(path, b"", 0o644, ids)?;
+        self.handle(path)
     }
 
     /// Writes a file in place of whatever lies there; a link is replaced, not followed.
     pub fn write(&self, path: &Path, content: &[u8], mode: u32, ids: Ids) -> io::Result<()> {
+        let (parent, name) = self.parent(path, ids)?;
+        match unlinkat(&parent, name.as_os_str(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(in_image(&relative(path), errno.into())),
+        }
+        self.make_file(path, content, mode, ids)
+    }
+
+    /// The directory in which `path` lies, made if it is missing, and its name there.
+    fn parent(&self, path: &Path, ids: Ids) -> io::Result<(OwnedFd, std::ffi::OsString)> {
         let path = relative(path);
         let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        self.directory(path.parent().unwrap_or(Path::new("")), ids)?;
-        let parent =
-            self.resolve(path.parent().unwrap_or(Path::new("")), OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
+        let above = path.parent().unwrap_or(Path::new(""));
+        self.directory(above, ids)?;
+        let parent = self.resolve(above, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
         self.check_making_in(&parent, &path)?;
-        match unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(in_image(&path, errno.into())),
-        }
+        Ok((parent, name.to_owned()))
+    }
+
+    /// Where nothing lies.
+    fn make_file(&self, path: &Path, content: &[u8], mode: u32, ids: Ids) -> io::Result<()> {
+        let (parent, name) = self.parent(path, ids)?;
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        let mut file = File::from(openat(&parent, name, flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        let mut file = File::from(openat(&parent, name.as_os_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
         file.write_all(content)?;
         fchown(&file, Some(ids.uid), Some(ids.gid))?;
         Ok(fchmod(&file, Mode::from_bits_truncate(mode))?)
@@ -114,15 +144,11 @@ impl Rooted {
 
     /// Makes a symbolic link in place of whatever file or link lies there.
     pub fn link(&self, path: &Path, leads_to: &Path, ids: Ids) -> io::Result<()> {
-        let path = relative(path);
-        let name = path.file_name().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
-        let above = path.parent().unwrap_or(Path::new(""));
-        self.directory(above, ids)?;
-        let parent = self.resolve(above, OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?;
-        self.check_making_in(&parent, &path)?;
+        let (parent, name) = self.parent(path, ids)?;
+        let name = name.as_os_str();
         match unlinkat(&parent, name, UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => {}
-            Err(errno) => return Err(in_image(&path, errno.into())),
+            Err(errno) => return Err(in_image(&relative(path), errno.into())),
         }
         symlinkat(leads_to, &parent, name)?;
         Ok(fchownat(&parent, name, Some(ids.uid.into()), Some(ids.gid.into()), AtFlags::AT_SYMLINK_NOFOLLOW)?)
@@ -237,19 +263,20 @@ fn relative(path: &Path) -> PathBuf {
     if relative.as_os_str().is_empty() { PathBuf::from(".") } else { relative }
 }
 
-fn make(parent: &OwnedFd, name: &OsStr, ids: Ids, path: &Path) -> io::Result<()> {
-    match mkdirat(parent, name, Mode::from_bits_truncate(0o755)) {
-        Ok(()) => {}
-        Err(Errno::EEXIST) => {
-            let why = io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere");
-            return Err(in_image(path, why));
-        }
-        Err(errno) => return Err(in_image(path, errno.into())),
-    }
+fn make(parent: &OwnedFd, name: &OsStr, ids: Ids) -> io::Result<()> {
+    mkdirat(parent, name, Mode::from_bits_truncate(0o755))?;
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let made = openat(parent, name, flags, Mode::empty())?;
     fchown(&made, Some(ids.uid), Some(ids.gid))?;
     Ok(fchmod(&made, Mode::from_bits_truncate(0o755))?)
+}
+
+/// Of a name that is there and leads to nothing.
+fn of_link(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(io::ErrorKind::NotFound, "it is a link that leads nowhere"),
+        _ => error,
+    }
 }
 
 fn in_image(path: &Path, error: io::Error) -> io::Error {
@@ -322,5 +349,41 @@ mod tests {
         assert_eq!(rooted.read(Path::new("hosts"), 2).unwrap().unwrap(), b"ne");
         assert_eq!(rooted.read(Path::new("absent"), 2).unwrap(), None);
         assert!(ME.uid == 0 && !rooted.is_white_out(Path::new("hosts")));
+    }
+
+    #[test]
+    fn what_several_make_at_once_is_made_once_for_all_of_them() {
+        let ids = Ids { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        for _ in 0..200 {
+            let dir = tempfile::tempdir().unwrap();
+            let start = std::sync::Barrier::new(4);
+            let inodes = |make: fn(&Rooted, Ids) -> io::Result<OwnedFd>| {
+                std::thread::scope(|scope| {
+                    let one = || {
+                        let rooted = Rooted::open(dir.path()).unwrap();
+                        start.wait();
+                        nix::sys::stat::fstat(make(&rooted, ids).unwrap()).unwrap().st_ino
+                    };
+                    let all: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
+                    all.into_iter().map(|one| one.join().unwrap()).collect::<Vec<_>>()
+                })
+            };
+            let made = inodes(|rooted, ids| rooted.directory(Path::new("/output/a/b"), ids));
+            assert!(made.iter().all(|inode| *inode == made[0]), "{made:?}");
+            let made = inodes(|rooted, ids| rooted.file(Path::new("/output/a/b/file"), ids));
+            assert!(made.iter().all(|inode| *inode == made[0]), "{made:?}");
+        }
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_told_and_give_way_to_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let ids = Ids { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+        symlink("nowhere", dir.path().join("link")).unwrap();
+        let rooted = Rooted::open(dir.path()).unwrap();
+        let refused = rooted.directory(Path::new("link/below"), ids).unwrap_err();
+        assert_eq!(refused.to_string(), "/link: it is a link that leads nowhere");
+        rooted.file(Path::new("link"), ids).unwrap();
+        assert!(dir.path().join("link").symlink_metadata().unwrap().is_file());
     }
 }

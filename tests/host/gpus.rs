@@ -11,7 +11,7 @@ use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use serde_json::Value;
 use trainyard::gpu::nodes::{self, Places};
 
-use super::nvml::{FakeNvml, card, cards, uuid};
+use super::nvml::{FakeNvml, card, uuid};
 use super::support::{Instance, pids_with, wait_for};
 
 /// An instance that finds its cards in a directory of its own; without a driver until that is installed.
@@ -57,48 +57,6 @@ fn a_driver_that_comes_while_the_daemon_runs_is_noticed_and_so_is_a_card_that_go
     let found = list(&instance);
     assert_eq!((&found["gpus"][0]["health"], &found["gpus"][1]["health"]), (&"ok".into(), &"failed".into()));
     assert_eq!(found["gpus"][1]["findings"][0]["rule"], "lost");
-    instance.shutdown();
-}
-
-#[test]
-fn what_hangs_with_a_card_would_keep_no_lock_of_a_killed_daemon() {
-    let Some((mut instance, fake)) = instance("what_hangs_with_a_card_would_keep_no_lock") else { return };
-    fake.shows(&cards(1));
-    fake.install();
-    instance.wait_for_log("cards=1");
-    let tasks = format!("/proc/{}/task", instance.daemon_pid());
-    let held = |thread: &Path| {
-        let fds = std::fs::read_dir(thread.join("fd")).unwrap().flatten();
-        let opened = fds.filter_map(|fd| Some(std::fs::read_link(fd.path()).ok()?.display().to_string()));
-        let kinds = ["socket:", "eventfd", "eventpoll", "state.redb", ".lock"];
-        opened.filter(|path| kinds.iter().any(|kind| path.contains(kind))).count()
-    };
-    let named = |name: &str| {
-        let threads = std::fs::read_dir(&tasks).unwrap().flatten().map(|entry| entry.path());
-        threads.filter(|path| std::fs::read_to_string(path.join("comm")).unwrap().trim() == name).collect::<Vec<_>>()
-    };
-    for name in ["gpus", "xids"] {
-        let [thread] = &wait_for(name, || Some(named(name)).filter(|found| found.len() == 1))[..] else {
-            unreachable!()
-        };
-        assert_eq!(held(thread), 0, "{name}");
-    }
-    assert!(held(&Path::new(&tasks).join(instance.daemon_pid().to_string())) > 3);
-    instance.shutdown();
-}
-
-#[test]
-fn a_library_that_hangs_holds_up_nobody() {
-    let Some((instance, fake)) = instance("a_library_that_hangs_holds_up_nobody") else { return };
-    fake.shows(&format!("slow.nvmlDeviceGetTemperature = 600000\n{}", cards(1)));
-    fake.install();
-    // Who asks has the daemon look, waits as long as its patience lasts, and gets what was found before.
-    assert!(instance.ok(&["gpu"]).starts_with("no GPUs: "));
-    instance.drop_job("meanwhile", "image = \"host\"\ncommand = \"true\"\n");
-    assert_eq!(instance.wait_end("meanwhile", 1)["state"], "succeeded");
-    // It has hung for so long now that what was found before it did counts no more.
-    wait_for("what was found to be old", || (list(&instance)["stale"] == true).then_some(()));
-    assert!(instance.ok(&["gpu"]).contains("NVML has not answered since "));
     instance.shutdown();
 }
 

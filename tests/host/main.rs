@@ -24,6 +24,7 @@ mod frozen;
 mod full_disk;
 mod git;
 mod gpu_images;
+mod gpu_process;
 mod gpus;
 mod hanging;
 mod host_image;

@@ -56,8 +56,10 @@ fn watch(directory: &Path) -> Gpus {
 /// Without nodes of devices, and with a kernel that lists no cards.
 fn settings(directory: &Path) -> Settings {
     Settings {
+        program: env!("CARGO_BIN_EXE_trainyard").into(),
         library: Some(directory.join("libnvidia-ml.so.1")),
         xids: Some(directory.join("xids.json")),
+        keeps_xids: true,
         devices: None,
         driver: directory.join("driver"),
         anew_every: Duration::ZERO,

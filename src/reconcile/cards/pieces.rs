@@ -102,17 +102,14 @@ impl<S: Store> Reconciler<S> {
         let whole = |why| vec![Away { piece: Piece { place, of: PieceOf::Whole }, card, why }];
         match self.cards.in_the_way(card, self.now, |process| parts.are_of(process)) {
             None => unreachable(place, card),
-            Some(OutOfUse::Used { since, .. }) if card.is_cut_up() => {
-                let users = self.cards.users.get(&card.facts.uuid);
-                let processes = users.and_then(|users| users.processes.as_ref()).into_iter().flatten();
-                let strangers = processes.filter(|process| !process.is_ignored && !parts.are_of(process));
-                let away = strangers.map(|by| {
+            Some(OutOfUse::Used { since, .. }) => {
+                let away = self.cards.strangers_on(card, |process| parts.are_of(process)).map(|by| {
                     let slice = by.slice.as_ref().and_then(|uuid| card.slices.iter().find(|slice| slice.uuid == *uuid));
                     let of = slice.map_or(PieceOf::Whole, |slice| PieceOf::Slice {
                         uuid: slice.uuid.clone(),
                         profile: slice.profile.clone(),
                     });
-                    Away { piece: Piece { place, of }, card, why: OutOfUse::Used { since, by } }
+                    Away { piece: Piece { place, of }, card, why: OutOfUse::Used { since, by, more: 0 } }
                 });
                 away.chain(unreachable(place, card)).collect()
             }
@@ -236,7 +233,8 @@ impl<S: Store> Reconciler<S> {
     /// Why there can never be such cards, as far as it is known what there is.
     pub(in crate::reconcile) fn no_such_cards(&self, spec: &JobSpec) -> Option<String> {
         let (seen, wishes) = (&self.cards.seen, wishes(spec));
-        let is_known = self.are_known() && seen.nameless.is_empty();
+        let are_told = seen.cards.iter().all(|card| !card.signs.slices_untold);
+        let is_known = self.are_known() && seen.nameless.is_empty() && are_told;
         if !is_known || wishes.iter().all(|wish| wish.is_plain()) {
             return None;
         }
@@ -249,6 +247,16 @@ impl<S: Store> Reconciler<S> {
                 there_is(&seen.cards)
             )
         })
+    }
+
+    /// What there is in the place of cards that are cut up; empty where none is.
+    pub(in crate::reconcile) fn cut_up_instead(&self) -> String {
+        let cards = self.cards.seen.cards.iter().filter(|card| card.is_cut_up());
+        let cards: Vec<Card> = cards.cloned().collect();
+        match cards.is_empty() {
+            true => String::new(),
+            false => format!("; cards that are cut up by MIG are had in slices (`mig`): {}", there_is(&cards)),
+        }
     }
 
     /// What shares come to depends on what cards there are.

@@ -149,7 +149,7 @@ impl SealedProgram {
     }
 
     fn command(&self) -> Command {
-        let mut command = new_command(&format!("/proc/self/fd/{}", self.0.as_raw_fd()));
+        let mut command = new_command(format!("/proc/self/fd/{}", self.0.as_raw_fd()));
         command.arg0("trainyard");
         command
     }
@@ -218,7 +218,7 @@ pub struct Child {
 
 /// A command with an empty environment and `/` as its working directory.
 #[expect(clippy::disallowed_methods, reason = "the one place where commands are made")]
-fn new_command(program: &str) -> Command {
+fn new_command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.env_clear().current_dir("/");
     command
@@ -348,9 +348,25 @@ pub fn run_tool(program: &str, arguments: &[&str], input: &str) -> io::Result<Ou
 /// Starts this very program with `arguments`, in a session of its own. Its standard input is the other end of a pipe: it hears by
 /// that when we end.
 pub fn start_companion(arguments: Vec<OsString>) -> io::Result<std::process::Child> {
-    let mut command = new_command("/proc/self/exe");
+    companion(std::path::Path::new("/proc/self/exe"), arguments).spawn()
+}
+
+fn companion(program: &std::path::Path, arguments: Vec<OsString>) -> Command {
+    let mut command = new_command(program);
     command.arg0("trainyard").args(arguments).envs(crate::sys::service::journal()).stdin(Stdio::piped());
     in_own_session(&mut command, Vec::new());
+    command
+}
+
+/// As [`start_companion`], of this program, with this in its environment as well; what it writes to its standard output is read by
+/// a pipe.
+pub fn start_companion_that_tells(
+    program: &std::path::Path,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+) -> io::Result<std::process::Child> {
+    let mut command = companion(program, arguments);
+    command.envs(environment).stdout(Stdio::piped());
     command.spawn()
 }
 

@@ -113,6 +113,77 @@ fn a_process_of_somebody_else_is_told_by_the_name_of_its_user_also_to_programs()
 }
 
 #[test]
+fn of_several_strangers_on_a_card_the_first_is_told_with_how_many_more_and_programs_are_told_all() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let of = |number: u32| Process { pid: 9 + number, ..stranger() };
+    let used = |at: u64| {
+        let mut seen = idle(1, at);
+        let ignored = Process { is_ignored: true, ..of(5) };
+        seen.cards[0].usage.as_mut().unwrap().processes = Some(vec![of(0), ignored, of(1), of(2)]);
+        seen
+    };
+    daemon.cards(used(1000));
+    daemon.file("a/waits", &gpus(1));
+    let pids = |daemon: &Daemon, job: &str| {
+        daemon.report(job).waiting.unwrap().strangers.iter().map(|one| one.pid).collect::<Vec<_>>()
+    };
+    let reason = daemon.report("a/waits").reason;
+    assert!(reason.ends_with("; GPU 0 is used by process 9 of root, and by 2 more"), "{reason}");
+    assert_eq!(pids(&daemon, "a/waits"), [9, 10, 11]);
+    // Beside those who have parts of it each is told.
+    daemon.files(vec![removed("a/waits")]);
+    daemon.now += 10;
+    daemon.cards(idle(1, daemon.now));
+    daemon.file("a/shares", "resources = { cpu = 1, memory = \"100MB\", gpu_memory = \"1GiB\" }");
+    assert_eq!(daemon.state("a/shares"), State::Running);
+    daemon.now += 10;
+    daemon.cards(used(daemon.now));
+    daemon.file("a/more", "resources = { cpu = 1, memory = \"100MB\", gpu_memory = \"1GiB\" }");
+    let reason = daemon.report("a/more").reason;
+    assert!(
+        reason.contains(
+            "; GPU 0, which is shared, is used by process 9 of root; GPU 0, which is shared, is used by process 10"
+        ),
+        "{reason}"
+    );
+    assert_eq!(pids(&daemon, "a/more"), [9, 10, 11]);
+}
+
+#[test]
+fn who_wants_whole_cards_of_a_machine_that_cuts_them_up_is_told_what_there_is_instead() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let mut seen = idle(1, 1000);
+    cut_up(&mut seen.cards[0], 0, &["1g.10gb", "1g.10gb"]);
+    daemon.cards(seen);
+    daemon.file("a/whole", &gpus(1));
+    let reason = daemon.report("a/whole").reason;
+    assert!(reason.contains("the job needs 1 GPU(s) of 0 that this machine can give"), "{reason}");
+    assert!(
+        reason.contains("; cards that are cut up by MIG are had in slices (`mig`): 2 × slice 1g.10gb of "),
+        "{reason}"
+    );
+    daemon.file("a/cores", &cores(1000, ""));
+    assert!(!daemon.report("a/cores").reason.contains("MIG"));
+}
+
+#[test]
+fn what_slices_a_card_has_is_not_known_while_it_does_not_tell_all_and_nobody_is_refused_for_it() {
+    let mut daemon = Daemon::new(Quotas::new());
+    let look = |at: u64, slices: &[&str], untold: bool| {
+        let mut seen = idle(1, at);
+        cut_up(&mut seen.cards[0], 0, slices);
+        (seen.cards[0].mig, seen.cards[0].signs.slices_untold) = (true, untold);
+        seen
+    };
+    daemon.cards(look(1000, &[], true));
+    daemon.file("a/slice", "resources = { cpu = 1, memory = \"100MB\", mig = \"1g.10gb\" }");
+    assert_eq!(daemon.state("a/slice"), State::Waiting, "{}", daemon.report("a/slice").reason);
+    daemon.now += 10;
+    daemon.cards(look(daemon.now, &["1g.10gb"], false));
+    assert_eq!(daemon.state("a/slice"), State::Running, "{}", daemon.report("a/slice").reason);
+}
+
+#[test]
 fn who_wants_a_certain_kind_of_card_is_told_of_no_other() {
     let mut daemon = Daemon::new(Quotas::new());
     let of_stranger = |card: &mut Card| card.usage.as_mut().unwrap().processes = Some(vec![stranger()]);
