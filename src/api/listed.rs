@@ -60,88 +60,61 @@ pub(super) trait Listed {
     }
 }
 
-impl Listed for JobReport {
-    fn id(&self) -> String {
-        format!("{}/{}", self.workspace, self.job)
-    }
-
-    fn name(&self) -> &str {
-        &self.job
-    }
-
-    fn texts(&self) -> Vec<String> {
-        texts(&self.workspace, &self.job, &self.description)
-    }
-
-    fn measured_by(&self, by: &str, at: Timestamp) -> String {
-        let read = |time: &String| {
-            let ms = time.parse::<jiff::Timestamp>().ok()?.as_millisecond();
-            u64::try_from(ms).ok().map(Timestamp)
-        };
-        match by {
-            "state" => self.state.name().to_owned(),
-            "duration" => {
-                let (started, ended) = (self.started.as_ref().and_then(read), self.ended.as_ref().and_then(read));
-                number(lasted(started, ended, at).unwrap_or(0))
+/// A job is told whole or in a line, and listed in the same way. `$span` is when its newest run began, when it ended, and how long it
+/// took where neither is known.
+macro_rules! listed_as_a_job {
+    ($job:ty, $span:expr) => {
+        impl Listed for $job {
+            fn id(&self) -> String {
+                format!("{}/{}", self.workspace, self.job)
             }
-            _ => String::new(),
+
+            fn name(&self) -> &str {
+                &self.job
+            }
+
+            fn texts(&self) -> Vec<String> {
+                texts(&self.workspace, &self.job, &self.description)
+            }
+
+            fn measured_by(&self, by: &str, at: Timestamp) -> String {
+                let span: fn(&Self) -> (Option<Timestamp>, Option<Timestamp>, Option<u64>) = $span;
+                match by {
+                    "state" => self.state.name().to_owned(),
+                    "duration" => {
+                        let (started, ended, took) = span(self);
+                        number(lasted(started, ended, at).or(took).unwrap_or(0))
+                    }
+                    _ => String::new(),
+                }
+            }
+
+            fn state(&self) -> Option<State> {
+                Some(self.state)
+            }
+
+            fn owner(&self) -> Option<u32> {
+                Some(self.owner)
+            }
+
+            fn workspace(&self) -> Option<&str> {
+                Some(&self.workspace)
+            }
+
+            fn time(&self) -> Option<&str> {
+                Some(&self.created)
+            }
         }
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn owner(&self) -> Option<u32> {
-        Some(self.owner)
-    }
-
-    fn workspace(&self) -> Option<&str> {
-        Some(&self.workspace)
-    }
-
-    fn time(&self) -> Option<&str> {
-        Some(&self.created)
-    }
+    };
 }
 
-impl Listed for JobLine {
-    fn id(&self) -> String {
-        format!("{}/{}", self.workspace, self.job)
-    }
+listed_as_a_job!(JobReport, |job| (read(job.started.as_deref()), read(job.ended.as_deref()), None));
+// Who has been sent a line has the last alone.
+listed_as_a_job!(JobLine, |job| (job.started, job.ended, job.duration_ms));
 
-    fn name(&self) -> &str {
-        &self.job
-    }
-
-    fn texts(&self) -> Vec<String> {
-        texts(&self.workspace, &self.job, &self.description)
-    }
-
-    fn measured_by(&self, by: &str, at: Timestamp) -> String {
-        match by {
-            "state" => self.state.name().to_owned(),
-            // Who has been sent it has the last alone.
-            "duration" => number(lasted(self.started, self.ended, at).or(self.duration_ms).unwrap_or(0)),
-            _ => String::new(),
-        }
-    }
-
-    fn state(&self) -> Option<State> {
-        Some(self.state)
-    }
-
-    fn owner(&self) -> Option<u32> {
-        Some(self.owner)
-    }
-
-    fn workspace(&self) -> Option<&str> {
-        Some(&self.workspace)
-    }
-
-    fn time(&self) -> Option<&str> {
-        Some(&self.created)
-    }
+fn read(time: Option<&str>) -> Option<Timestamp> {
+    let ms = time?.parse::<jiff::Timestamp>().ok()?.as_millisecond();
+    u64::try_from(ms).ok().map(Timestamp)
 }
 
 /// Where a text is looked for in a job: as people write its name, without the default workspace.

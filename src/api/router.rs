@@ -16,7 +16,7 @@ use super::routes::Action;
 use super::server::{Body, Call, Context, blocking, in_full, json, object, stream, whole};
 use super::tokens::TokenRequest;
 use super::usage::By;
-use super::wire::{Checked, Done, ImageDetail, ImportQuery, LogQuery, NameQuery};
+use super::wire::{Checked, Done, ImageDetail, ImportQuery, JobList, LogQuery, NameQuery};
 use super::{
     assets, datasets, drain, exec, files, gpus, happenings, health, jobs, list, measures, openapi, rights, secrets,
     state, storage, templates, usage,
@@ -25,6 +25,7 @@ use crate::ids::{JobKey, Timestamp, WorkspaceName};
 use crate::reconcile::{Caller, Event, Verb};
 use crate::spec::Diagnostic;
 use crate::status::StopHow;
+use crate::sys::process::give_memory_back_at_times;
 
 pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<Body>, ApiError> {
     let caller = call.caller.clone();
@@ -40,11 +41,15 @@ pub(super) async fn carry_out(call: Call, context: &Context) -> Result<Response<
         Action::Jobs => {
             let list = jobs::list(context, caller, &call.query).await?;
             let answer = ok(&list);
-            // Nobody waits until thousands of jobs are let go of.
-            tokio::task::spawn_blocking(move || drop(list));
+            let_go(list);
             answer
         }
-        Action::JobLines => ok(&jobs::lines(context, caller, &call.query).await?),
+        Action::JobLines => {
+            let list = jobs::lines(context, caller, &call.query).await?;
+            let answer = ok(&list);
+            let_go(list);
+            answer
+        }
         Action::Job if call.query.text("known").is_some() => {
             ok(&jobs::detail_when_known(context, caller, job()?, Part::read(&call.query)).await?)
         }
@@ -308,6 +313,15 @@ fn shutdown(context: &Context, caller: &Caller) -> Result<Response<Body>, ApiErr
 /// That of `all` which is asked for.
 async fn page<T: Listed + serde::Serialize>(all: Vec<T>, query: &Values) -> Result<Response<Body>, ApiError> {
     ok(&list::page(all, query, &jobs::filter(query).await?, crate::sys::now()).map_err(ApiError::Bad)?)
+}
+
+/// Nobody waits until thousands of jobs are let go of. What they took is the machine's again soon, also where lists are asked for all the
+/// time.
+fn let_go<J: Send + 'static>(list: JobList<J>) {
+    tokio::task::spawn_blocking(move || {
+        drop(list);
+        give_memory_back_at_times();
+    });
 }
 
 fn ok(value: &impl serde::Serialize) -> Result<Response<Body>, ApiError> {

@@ -325,8 +325,10 @@ fn is_wanted(wanted: &Receiver<()>) -> bool {
     wanted.try_recv() != Err(TryRecvError::Disconnected)
 }
 
-/// Where the loader looks for the driver's library, and how much is said.
+/// Where the loader looks for the driver's library; where this process says nothing itself it says nothing either.
 fn environment() -> Vec<(OsString, OsString)> {
-    let names = ["LD_LIBRARY_PATH", "TRAINYARD_LOG"].into_iter();
-    names.filter_map(|name| Some((name.into(), std::env::var_os(name)?))).collect()
+    const LIBRARIES: &str = "LD_LIBRARY_PATH";
+    let libraries = std::env::var_os(LIBRARIES).map(|value| (LIBRARIES.into(), value));
+    let says_nothing = !tracing::enabled!(tracing::Level::ERROR);
+    libraries.into_iter().chain(says_nothing.then(|| ("TRAINYARD_LOG".into(), "off".into()))).collect()
 }

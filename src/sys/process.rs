@@ -8,6 +8,8 @@ mod writers;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -278,6 +280,17 @@ pub fn give_memory_back() {
     unsafe {
         nix::libc::malloc_trim(0)
     };
+}
+
+/// The same, once in two seconds at most: it looks through all of the heap.
+pub fn give_memory_back_at_times() {
+    static LAST: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if last.is_none_or(|last| last.elapsed() >= Duration::from_secs(2)) {
+        *last = Some(Instant::now());
+        drop(last);
+        give_memory_back();
+    }
 }
 
 /// Has all threads take their memory from one heap, before there is a second thread. glibc gives threads that meet heaps of their own,

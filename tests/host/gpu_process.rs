@@ -91,6 +91,10 @@ fn what_looks_at_the_cards_may_fall_or_be_stopped_and_nothing_is_lost_by_it() {
     let before = states(&instance);
     assert_eq!(before.iter().filter(|(health, _)| health == "failed").count(), 1, "{before:?}");
     assert_eq!(before.iter().filter(|(_, holder)| !holder.is_null()).count(), 1, "{before:?}");
+    // Who looks by themselves is told that alone.
+    let looked = instance.cli(&["doctor", "driver"]);
+    let (told, said) = (String::from_utf8_lossy(&looked.stdout), String::from_utf8_lossy(&looked.stderr));
+    assert!(told.contains("ok       driver 580.95.05, 2 card(s)") && said.is_empty(), "{told}{said}");
     for signal in [Signal::SIGKILL, Signal::SIGABRT] {
         let fallen = process(&instance);
         kill(Pid::from_raw(fallen), signal).unwrap();
