@@ -120,11 +120,11 @@ pub fn arguments() -> Cli {
     let parsed = parsed
         .and_then(|mut matches| Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command)));
     parsed.unwrap_or_else(|mut error| {
+        let typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         if error.kind() == ErrorKind::MissingSubcommand {
-            output::aside(&Cli::command().render_help().to_string());
+            output::aside(&help_of(first_word(typed)));
             crate::sys::process::exit_now(2);
         }
-        let typed = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
         if error.use_stderr()
             && let Some(verb) = first_word(typed).and_then(|verb| inner(&verb))
         {
@@ -133,6 +133,16 @@ pub fn arguments() -> Cli {
         foreign::advise(&mut error);
         error.exit()
     })
+}
+
+/// Of a verb that has verbs of its own, or of all. The parser gives this by itself only where no option is said, and `TRAINYARD_ROOT` is one.
+fn help_of(verb: Option<String>) -> String {
+    let mut command = Cli::command();
+    command.build();
+    match verb.and_then(|verb| command.find_subcommand_mut(verb)) {
+        Some(verb) => verb.render_help().to_string(),
+        None => command.render_help().to_string(),
+    }
 }
 
 /// Verbs that the daemon or the mount give to processes of their own, with what people may have wanted.

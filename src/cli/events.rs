@@ -116,10 +116,32 @@ fn print(workspace: &str, job: &str, event: &EventView, form: Form) -> anyhow::R
 /// Below each other as far as that goes where nobody knows what comes: jobs have a quarter of a terminal.
 fn sentence(at: &str, job: Option<&str>, event: &EventView) -> String {
     let wide = output::columns().map(|columns| columns / 4);
-    let fitted = |job| output::padded(&output::cut(job, wide.unwrap_or(usize::MAX)), wide.unwrap_or(JOB) + 2);
+    let fitted = |job| {
+        let job = output::cut(job, wide.unwrap_or(usize::MAX));
+        output::padded(&job, wide.unwrap_or(JOB)) + "  "
+    };
     let begin = format!("{at}  {}run {:<2}  {:<9}  ", job.map(fitted).unwrap_or_default(), event.run, event.state);
     output::folded(&begin, at.len() + 2, &output::plain(&event.message))
 }
 
 /// How wide a job is where no terminal says how wide all may be.
 const JOB: usize = 24;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_name_of_any_length_stands_apart_from_what_comes_behind_it() {
+        let event: EventView = serde_json::from_value(json!({
+            "number": 0, "at": "2026-11-30T02:00:00.000Z", "run": 1, "state": "running", "message": "m"
+        }))
+        .unwrap();
+        for job in ["short", "resnet50-imagenet-lr0.1-batch256", &"训练".repeat(32)] {
+            let told = sentence("AT", Some(job), &event);
+            let begin = told.split_whitespace().take(4).collect::<Vec<_>>().join(" ");
+            assert_eq!(begin, format!("AT {job} run 1"), "{told}");
+        }
+    }
+}

@@ -66,7 +66,10 @@ async fn watch(
     mut gatherer: Gatherer,
     every: Duration,
 ) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    let heard = |kind| signal(kind).context("cannot take signals");
+    // Whatever ends it leaves the terminal as it was.
+    let [mut terminate, mut hang_up, mut interrupt] =
+        [heard(SignalKind::terminate())?, heard(SignalKind::hangup())?, heard(SignalKind::interrupt())?];
     let mut machine = interval_at(Instant::now() + every, every);
     machine.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut jobs, mut read) = (Box::pin(gatherer.next()), next_key());
@@ -88,6 +91,8 @@ async fn watch(
                 }
             }
             _ = terminate.recv() => return Ok(()),
+            _ = hang_up.recv() => return Ok(()),
+            _ = interrupt.recv() => return Ok(()),
             () = &mut jobs => {
                 view.heard_of_jobs(gatherer.look_at_jobs().await);
                 jobs = Box::pin(gatherer.next());

@@ -279,6 +279,39 @@ fn lists_are_narrowed_to_a_workspace_and_what_is_not_there_is_told_with_where_to
     instance.shutdown();
 }
 
+/// Arguments: program, root. Has `top` draw, ends it by each signal, and tells what it left of the terminal.
+const END_TOP: &str = r#"
+import fcntl, os, pty, signal, struct, sys, termios
+for name in ["SIGTERM", "SIGHUP", "SIGINT"]:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["TERM"] = "xterm"
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        os.execv(sys.argv[1], [sys.argv[1], "--root", sys.argv[2], "top"])
+    shown = b""
+    while b"JOB" not in shown:
+        shown += os.read(terminal, 65536)
+    during = termios.tcgetattr(terminal)[3] & (termios.ECHO | termios.ICANON)
+    os.kill(pid, getattr(signal, name))
+    end = os.waitpid(pid, 0)[1]
+    after = termios.tcgetattr(terminal)[3] & (termios.ECHO | termios.ICANON)
+    while b"\x1b[?1049l" not in shown:
+        shown += os.read(terminal, 65536)
+    print(name, end, during, after == termios.ECHO | termios.ICANON)
+    os.close(terminal)
+"#;
+
+#[test]
+fn whatever_ends_top_leaves_the_terminal_as_it_was() {
+    let Some(mut instance) = Instance::start("whatever_ends_top_leaves_the_terminal_as_it_was", "") else { return };
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", END_TOP, BINARY]).arg(instance.root()).env_remove("TRAINYARD_ROOT");
+    let output = python.stdin(std::process::Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(told, "SIGTERM 0 0 True\nSIGHUP 0 0 True\nSIGINT 0 0 True\n", "{output:?}");
+    instance.shutdown();
+}
+
 #[test]
 fn help_is_as_plain_as_it_is_asked_to_be() {
     let test = "help_is_as_plain_as_it_is_asked_to_be";

@@ -542,6 +542,30 @@ fn listed(job: &str, state: &str, reason: &str) -> Value {
     })
 }
 
+/// An environment that names an installation is no option that was said.
+#[test]
+fn a_verb_without_its_verb_tells_of_its_own_also_where_the_environment_names_an_installation() {
+    let told = |verb: &[&str], root: Option<&str>| {
+        let mut command = Command::new(BINARY);
+        command.args(verb).env_remove("TRAINYARD_ROOT").envs(root.map(|root| ("TRAINYARD_ROOT", root)));
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{verb:?}");
+        let told = String::from_utf8(output.stderr).unwrap();
+        told.trim_end()
+            .lines()
+            .filter(|line| !line.contains("TRAINYARD_ROOT"))
+            .map(str::trim_end)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
+    for verb in ["dataset", "image", "model", "template", "token", "secret", "spec", "contract"] {
+        let plain = told(&[verb], None);
+        assert!(plain.contains(&format!("Usage: trainyard {verb}")), "{plain}");
+        assert_eq!(told(&[verb], Some("/nowhere")), plain);
+    }
+    assert_eq!(told(&[], Some("/nowhere")), told(&[], None));
+}
+
 /// And takes no room from what others say.
 #[test]
 fn a_long_name_leaves_the_state_and_the_reason_of_every_job_on_the_screen() {
