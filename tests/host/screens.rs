@@ -303,7 +303,7 @@ for name in ["SIGTERM", "SIGHUP", "SIGINT"]:
 
 #[test]
 fn whatever_ends_top_leaves_the_terminal_as_it_was() {
-    let Some(mut instance) = Instance::start("whatever_ends_top_leaves_the_terminal_as_it_was", "") else { return };
+    let Some(instance) = Instance::start("whatever_ends_top_leaves_the_terminal_as_it_was", "") else { return };
     let mut python = Command::new("/usr/bin/python3");
     python.args(["-c", END_TOP, BINARY]).arg(instance.root()).env_remove("TRAINYARD_ROOT");
     let output = python.stdin(std::process::Stdio::null()).output().unwrap();
