@@ -62,6 +62,13 @@ pub enum ClientError {
     Request(#[from] hyper::http::Error),
 }
 
+impl ClientError {
+    /// Nobody answers, or who does is about to go, or too busy (503).
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::NotRunning { .. } | Self::Broken(_) | Self::Refused { status: 503, .. })
+    }
+}
+
 /// The connection of an `exec`, for [`super::frames`].
 #[derive(Debug)]
 pub struct ExecConnection {

@@ -65,7 +65,7 @@ pub struct Watch {
 /// Between two looks at cards: of what they do nothing tells.
 const CARDS_EVERY: Duration = Duration::from_secs(2);
 /// So often a daemon that was there is looked for again, a second apart: it may be restarted.
-const LOOKED_FOR: u32 = 30;
+pub(super) const LOOKED_FOR: u32 = 30;
 
 impl Watch {
     /// Of jobs, where `print` tells up to which event it has looked.
@@ -110,11 +110,8 @@ async fn drawn<T>(print: &mut impl AsyncFnMut() -> anyhow::Result<T>) -> anyhow:
     Ok(seen)
 }
 
-/// Or about to go, or too busy: it answers 503 then.
 fn is_away(error: &anyhow::Error) -> bool {
-    use ClientError::{Broken, NotRunning, Refused};
-    let found = error.downcast_ref();
-    found.is_some_and(|error| matches!(error, NotRunning { .. } | Broken(_) | Refused { status: 503, .. }))
+    error.downcast_ref().is_some_and(ClientError::is_away)
 }
 
 /// A list of things that are told in the same way.

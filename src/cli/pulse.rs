@@ -16,7 +16,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 /// an image that comes.
 const WITHOUT_A_WORD: Duration = Duration::from_secs(2);
 /// Until a daemon that does not answer, as while it is restarted, is asked again.
-const AWAY: Duration = Duration::from_secs(1);
+pub(super) const AWAY: Duration = Duration::from_secs(1);
 
 /// Comes when jobs may be otherwise than they were when all events up to `serial` had come. The last look, which has just ended, took so long.
 pub(super) async fn next(client: &Client, serial: u64, took: Duration) {

@@ -294,7 +294,7 @@ pub enum Verb {
     },
     /// Wait until jobs have ended; 0 succeeded, 5 failed, 6 stopped; of several the highest
     #[command(
-        after_help = "Examples:\n  trainyard wait digits && trainyard cp digits:/output/. results\n  trainyard wait --any lr-sweep seed-1\n  trainyard wait --exit-code --timeout 2h digits"
+        after_help = "Examples:\n  trainyard wait digits && trainyard model show digits\n  trainyard wait --any lr-sweep seed-1\n  trainyard wait --exit-code --timeout 2h digits"
     )]
     Wait {
         /// JOB, WORKSPACE/JOB, or a sweep for all of its jobs

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use super::listing::LOOKED_FOR;
 use super::output::{self, Format};
+use super::pulse::AWAY;
 use super::{Exit, explain_failure};
 use crate::api::client::{Client, ClientError};
 use crate::api::wire::{EventQuery, HappeningView, JobQuery, LogQuery};
@@ -116,20 +118,17 @@ fn told(waited: anyhow::Result<Exit>) -> Exit {
 }
 
 async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyhow::Result<Exit> {
-    // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
-    let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
-    let mut seen = 0;
+    let (mut seen, mut missed) = (0, None);
     let report = loop {
-        let report = client.job(key).await?.report;
-        if report.state.is_terminal() {
-            break report;
-        }
-        match client.logs(key, &query, |_| true).await {
-            // They are not for everybody who may know how it is.
-            Err(ClientError::Refused { status: 403, .. } | ClientError::Revoked(_)) => {
-                until_an_end(client, key, &mut seen).await?
+        match followed(client, key, &mut seen, &mut missed).await {
+            Ok(report) if report.state.is_terminal() => break report,
+            Ok(_) => {}
+            // The daemon is restarted, and the job goes on.
+            Err(error) if error.is_away() && missed.is_some_and(|missed| missed < LOOKED_FOR) => {
+                missed = missed.map(|missed| missed + 1);
+                tokio::time::sleep(AWAY).await;
             }
-            followed => followed?,
+            Err(error) => return Err(error.into()),
         }
     };
     match format {
@@ -139,6 +138,30 @@ async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyho
         }
     }
     Ok(exit_of(&report, code))
+}
+
+/// How it was, and then until its run may have ended; how often nobody has answered since it was last heard of is none then.
+async fn followed(
+    client: &Client,
+    key: &JobKey,
+    seen: &mut u64,
+    missed: &mut Option<u32>,
+) -> Result<JobReport, ClientError> {
+    let report = client.job(key).await?.report;
+    *missed = Some(0);
+    if report.state.is_terminal() {
+        return Ok(report);
+    }
+    // Following the logs ends with the run: the daemon tells, nothing is asked again and again.
+    let query = LogQuery { follow: true, lines: Some(0), ..LogQuery::default() };
+    match client.logs(key, &query, |_| true).await {
+        // They are not for everybody who may know how it is.
+        Err(ClientError::Refused { status: 403, .. } | ClientError::Revoked(_)) => {
+            until_an_end(client, key, seen).await?;
+        }
+        followed => followed?,
+    }
+    Ok(report)
 }
 
 const ENDS: [State; 4] = [State::Succeeded, State::Failed, State::Stopped, State::Invalid];

@@ -248,3 +248,34 @@ fn the_doctor_looks_at_everything_and_leaves_nothing() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("there is no check \"nonsense\"; there are config, root"));
     instance.shutdown();
 }
+
+#[test]
+fn who_waits_for_a_job_hears_its_end_over_restarts_of_the_daemon() {
+    let Some(mut instance) = Instance::start("who_waits_for_a_job_hears_its_end_over_restarts", "") else { return };
+    let job = "image = \"host\"\ncommand = \"while [ ! -e /output/go ]; do sleep 0.1; done; exit 7\"\n";
+    instance.drop_job("job", job);
+    instance.wait_state("job", "running");
+    let mut wait = Command::new(BINARY);
+    wait.arg("--root").arg(instance.root()).args(["wait", "--exit-code", "job"]).env_remove("TRAINYARD_ROOT");
+    let mut waiting = wait.stdout(Stdio::null()).spawn().unwrap();
+    for _ in 0..2 {
+        let is_connected = |pid: u32| {
+            let open = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+            let mut opened = open.filter_map(|fd| fs::read_link(fd.path()).ok());
+            opened.any(|path| path.to_string_lossy().starts_with("socket:")).then_some(())
+        };
+        // It asks how the job is, and then listens for long.
+        let mut times = 0;
+        wait_for("it to listen", || {
+            assert!(waiting.try_wait().unwrap().is_none());
+            times = is_connected(waiting.id()).map_or(0, |()| times + 1);
+            (times > 20).then_some(())
+        });
+        instance.kill_daemon();
+        instance.start_daemon(&[]);
+        instance.wait_ready();
+    }
+    fs::write(instance.run_dir("job", 1).join("output/go"), "").unwrap();
+    assert_eq!(waiting.wait().unwrap().code(), Some(7));
+    instance.shutdown();
+}
