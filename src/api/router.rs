@@ -315,12 +315,17 @@ async fn page<T: Listed + serde::Serialize>(all: Vec<T>, query: &Values) -> Resu
     ok(&list::page(all, query, &jobs::filter(query).await?, crate::sys::now()).map_err(ApiError::Bad)?)
 }
 
-/// Nobody waits until thousands of jobs are let go of. What they took is the machine's again soon, also where lists are asked for all the
-/// time.
+/// From so many jobs on what a list took is worth to be handed back.
+const LONG: usize = 100;
+
+/// Nobody waits until thousands of jobs are let go of. What they took is handed back soon where lists are asked for all the time.
 fn let_go<J: Send + 'static>(list: JobList<J>) {
+    let is_long = list.jobs.len() >= LONG;
     tokio::task::spawn_blocking(move || {
         drop(list);
-        give_memory_back_at_times();
+        if is_long {
+            give_memory_back_at_times();
+        }
     });
 }
 

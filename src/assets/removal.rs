@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat, renameat};
@@ -85,6 +87,8 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
         Err(error) if is_absent(&error) => return Err(unknown()),
         directory => directory.map_err(io)?,
     };
+    // Before anything is looked at: who waited for it finds what is there now.
+    let held = hold(shelf, &path, &directory).map_err(io)?;
     let file = optional(shelf.file(&path.join(manifest_of(OsStr::new(&version))))).map_err(io)?;
     let whole = file.zip(tree_at(&directory, &version).map_err(io)?);
     let left = if whole.is_none() { tree_at(&directory, &gone(&version)).map_err(io)? } else { None };
@@ -95,7 +99,6 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
     }
     let Some((file, _)) = whole else {
         // It is out of sight already, by a removal that was cut short.
-        let held = hold(shelf, &path, &directory).map_err(io)?;
         let _held = held.ok_or_else(|| RemoveError::Pending { dataset: dataset.clone(), version: version.clone() })?;
         return finish(shelf, &path, &directory, &version).map_err(io);
     };
@@ -107,7 +110,7 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
         None => Ok(()),
         Some(by) => Err(RemoveError::InUse { dataset: dataset.clone(), version: version.clone(), by }),
     };
-    let Some(_held) = hold(shelf, &path, &directory).map_err(io)? else {
+    let Some(_held) = held else {
         unused()?;
         return Err(RemoveError::Pending { dataset: dataset.clone(), version: version.clone() });
     };
@@ -117,8 +120,10 @@ pub fn remove(shelf: &Shelf, home: &str, name: &str, version: &str, by: &Remover
     finish(shelf, &path, &directory, &version).map_err(io)
 }
 
-/// The lock of a dataset; nothing while the mount process publishes a version of it, which may take long. Whoever else has it has
-/// little left to do, as where a version was just published, and is waited for.
+/// What who has just published a version has still to do under the lock takes no longer.
+const SOON: Duration = Duration::from_secs(2);
+
+/// The lock of a dataset; nothing while the mount process publishes a version of it, or another removal takes long.
 fn hold(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<Option<Flock<File>>> {
     let directory = match Flock::lock(reopened(directory)?, FlockArg::LockExclusiveNonblock) {
         Ok(held) => return Ok(Some(held)),
@@ -131,7 +136,14 @@ fn hold(shelf: &Shelf, dataset: &Path, directory: &File) -> io::Result<Option<Fl
             return Ok(None);
         }
     }
-    Ok(Some(Flock::lock(directory, FlockArg::LockExclusive).map_err(|(_, errno)| errno)?))
+    let (sender, held) = channel();
+    // The kernel tells of a lock, and knows no bound; one that comes too late is let go of at once.
+    let wait = move || drop(sender.send(Flock::lock(directory, FlockArg::LockExclusive)));
+    std::thread::Builder::new().name("remove".to_owned()).spawn(wait)?;
+    match held.recv_timeout(SOON) {
+        Ok(held) => held.map(Some).map_err(|(_, errno)| errno.into()),
+        Err(_) => Ok(None),
+    }
 }
 
 fn dataset_at(home: &str, name: &str) -> PathBuf {
@@ -333,5 +345,47 @@ mod tests {
             removing.join().unwrap().unwrap();
         });
         assert_eq!(names(&dataset), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_several_who_remove_a_version_at_once_one_does_and_the_others_find_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        for _ in 0..50 {
+            fs::create_dir_all(dataset.join("v1/below")).unwrap();
+            fs::write(dataset.join("v1.MANIFEST"), pending(0, 0).replace("pending", "complete")).unwrap();
+            let start = std::sync::Barrier::new(4);
+            let remove = || {
+                start.wait();
+                remove(
+                    &shelf,
+                    "default",
+                    "d",
+                    "v1",
+                    &Remover { uid: 0, may_be_named: &|_| true, awaited_by: &|| Ok(None) },
+                )
+            };
+            let done: Vec<_> = std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|_| scope.spawn(remove)).collect();
+                all.into_iter().map(|one| one.join().unwrap()).collect()
+            });
+            assert_eq!(done.iter().filter(|done| done.is_ok()).count(), 1, "{done:?}");
+            let is_told = |done: &Result<(), RemoveError>| matches!(done, Ok(()) | Err(RemoveError::Unknown { .. }));
+            assert!(done.iter().all(is_told), "{done:?}");
+        }
+    }
+
+    #[test]
+    fn who_removes_beside_a_removal_that_takes_long_does_not_wait_for_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let shelf = Shelf::open(dir.path()).unwrap();
+        let dataset = dir.path().join("default/datasets/d");
+        fs::create_dir_all(dataset.join("v1")).unwrap();
+        fs::write(dataset.join("v1.MANIFEST"), pending(0, 0).replace("pending", "complete")).unwrap();
+        let _held = Flock::lock(File::open(&dataset).unwrap(), FlockArg::LockExclusive).unwrap();
+        let nobody = Remover { uid: 0, may_be_named: &|_| true, awaited_by: &|| Ok(None) };
+        let refused = remove(&shelf, "default", "d", "v1", &nobody);
+        assert!(matches!(refused, Err(RemoveError::Pending { .. })), "{refused:?}");
     }
 }

@@ -124,8 +124,8 @@ async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyho
             Ok(report) if report.state.is_terminal() => break report,
             Ok(_) => {}
             // The daemon is restarted, and the job goes on.
-            Err(error) if error.is_away() && missed.is_some_and(|missed| missed < LOOKED_FOR) => {
-                missed = missed.map(|missed| missed + 1);
+            Err(error) if error.is_away() && missed.or(was_there(&error)).is_some_and(|missed| missed < LOOKED_FOR) => {
+                missed = Some(missed.unwrap_or(0) + 1);
                 tokio::time::sleep(AWAY).await;
             }
             Err(error) => return Err(error.into()),
@@ -138,6 +138,11 @@ async fn one(client: &Client, key: &JobKey, code: Code, format: Format) -> anyho
         }
     }
     Ok(exit_of(&report, code))
+}
+
+/// A connection that broke off was one.
+fn was_there(error: &ClientError) -> Option<u32> {
+    (!matches!(error, ClientError::NotRunning { .. })).then_some(0)
 }
 
 /// How it was, and then until its run may have ended; how often nobody has answered since it was last heard of is none then.

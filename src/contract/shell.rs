@@ -117,7 +117,7 @@ fn shell_and_text(words: &[String]) -> Option<(usize, Option<usize>)> {
     let shell = words.iter().position(|word| SHELLS.contains(&name(word)))?;
     let mut options = words.iter().enumerate().skip(shell + 1);
     while let Some((_, option)) = options.next() {
-        let option = option.strip_prefix('-')?;
+        let option = option.strip_prefix(['-', '+'])?;
         match option.starts_with('-') {
             false if option.contains('c') => {
                 return Some((shell, Some(options.find(|(_, word)| !word.starts_with('-'))?.0)));

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use super::{Machine, Verdict, daemons, failure, ok, warning};
@@ -29,11 +30,19 @@ fn look_at_cards(machine: &Machine, tell: impl FnOnce(&Inventory) -> Verdict) ->
     // The daemon keeps what it has heard; here nothing is written.
     let (library, xids) = (machine.config.gpu.library.clone(), Some(machine.paths.xids()));
     let settings = || Settings { library, xids, ..Settings::default() };
-    let look = || match Gpus::start(settings(), |_| {}) {
-        Ok(gpus) => Ok(Inventory::clone(&gpus.look(PATIENCE))),
-        Err(error) => Err(error.to_string()),
+    let look = || {
+        let (tell, told) = channel();
+        match Gpus::start(settings(), move |seen| tell.send(seen).unwrap_or_default()) {
+            // What is found first, or why nothing can be.
+            Ok(gpus) => Ok(Inventory::clone(&told.recv_timeout(PATIENCE).unwrap_or_else(|_| gpus.last()))),
+            Err(error) => Err(error.to_string()),
+        }
     };
     match machine.cards.get_or_init(look) {
+        Ok(Inventory { at: None, driver: Driver::Missing { reason }, .. }) => warning(
+            format!("nothing is known of the machine's cards: {reason}"),
+            "see whether `nvidia-smi` answers, and what the journal says of `trainyard cards`, which asks NVIDIA's library",
+        ),
         Ok(seen) => tell(seen),
         Err(error) => warning(format!("the cards cannot be looked at: {error}"), "see whether threads can be started"),
     }

@@ -8,14 +8,14 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, ExitStatus};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{Held, Inventory, Measured, Sample, Settings};
+use super::{Driver, Held, Inventory, Measured, Sample, Settings};
 use crate::ids::{GpuUuid, TaskId, Timestamp};
 use crate::sys::now;
 use crate::sys::process::{PidFd, start_companion_that_tells};
@@ -25,8 +25,10 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// A process that lived as long was no failure to start.
 const HEALTHY: Duration = Duration::from_secs(10);
-/// So many orders may wait for their answers: where more do, it hangs.
+/// So many orders may wait for their answers: where more do, it hangs for now.
 const ORDERS_MAX: usize = 64;
+/// Who leaves an order for so long hangs for good. To come up takes a driver half a minute where it has many cards.
+const HANGS: Duration = Duration::from_secs(120);
 /// Room for orders that it has not read yet, bytes: measuring a thousand tasks is one of 150 KB.
 const PIPE_SIZE: i32 = 1 << 20;
 /// How long its end is waited for; it may hang with the driver.
@@ -82,13 +84,18 @@ pub struct Gpus {
 }
 
 #[derive(Debug, Default)]
-struct Shared(Mutex<State>);
+struct Shared {
+    state: Mutex<State>,
+    /// Told when something was found.
+    seen: Condvar,
+}
 
 #[derive(Debug, Default)]
 struct State {
     found: Arc<Inventory>,
     life: Option<Life>,
-    asked: BTreeMap<u64, Asked>,
+    /// With when it was.
+    asked: BTreeMap<u64, (Instant, Asked)>,
     last_number: u64,
 }
 
@@ -136,6 +143,13 @@ impl Gpus {
         self.shared.state().found.clone()
     }
 
+    /// What was found last, once something was; what there is to say of why nothing was if that takes too long. Blocks.
+    pub fn first(&self, patience: Duration) -> Arc<Inventory> {
+        let is_missing = |state: &mut State| state.found.at.is_none();
+        let waited = self.shared.seen.wait_timeout_while(self.shared.state(), patience, is_missing);
+        waited.unwrap_or_else(PoisonError::into_inner).0.found.clone()
+    }
+
     /// Looks now, with what uses the cards; what was found last if that takes too long. Blocks.
     pub fn look(&self, patience: Duration) -> Arc<Inventory> {
         let (answer, answered) = channel();
@@ -167,7 +181,7 @@ impl Drop for Gpus {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Gives the order of this number; `false` where there is nobody to take it.
@@ -175,7 +189,17 @@ impl Shared {
         let mut state = self.state();
         let state = &mut *state;
         let Some(life) = &mut state.life else { return false };
-        // It hangs, and what it has not read is in its memory.
+        if state.asked.first_key_value().is_some_and(|(_, (since, _))| since.elapsed() >= HANGS) {
+            tracing::warn!(
+                "the process that looks at the cards has not answered for {} s, and is ended",
+                HANGS.as_secs()
+            );
+            life.kill();
+            // It may not end as long as the kernel holds it, and is waited for.
+            state.life = None;
+            return false;
+        }
+        // What it has not read is in its memory.
         if state.asked.len() >= ORDERS_MAX {
             return false;
         }
@@ -183,7 +207,7 @@ impl Shared {
         let number = state.last_number;
         match life.tell(&order(number)) {
             Ok(()) => {
-                state.asked.insert(number, asked);
+                state.asked.insert(number, (Instant::now(), asked));
                 true
             }
             Err(error) => {
@@ -222,8 +246,17 @@ impl Shared {
                 return;
             }
             match ended {
-                Ok(how) => tracing::warn!(%how, "the process that looks at the cards has ended, will start it again"),
-                Err(error) => tracing::warn!(%error, "cards cannot be looked at, will try again"),
+                Ok(how) => {
+                    tracing::warn!(%how, "the process that looks at the cards has ended, will start it again");
+                    self.say_why_nothing_is_found(
+                        format!("the process that looks at the cards has ended ({how})"),
+                        changed,
+                    );
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cards cannot be looked at, will try again");
+                    self.say_why_nothing_is_found(format!("the cards cannot be looked at: {error}"), changed);
+                }
             }
             if since.elapsed() >= HEALTHY {
                 again = FIRST_WAIT;
@@ -234,6 +267,18 @@ impl Shared {
             again = (again * 2).min(LONGEST_WAIT);
             next = self.begin(settings);
         }
+    }
+
+    /// What was found stays.
+    fn say_why_nothing_is_found(&self, reason: String, changed: &dyn Fn(Arc<Inventory>)) {
+        let mut state = self.state();
+        if state.found.at.is_some() {
+            return;
+        }
+        let nothing = Arc::new(Inventory { driver: Driver::Missing { reason }, ..Inventory::default() });
+        state.found = nothing.clone();
+        drop(state);
+        changed(nothing);
     }
 
     /// Starts a process, and tells it what there is to know.
@@ -286,19 +331,20 @@ impl Shared {
                 News::Found { found, differs } => {
                     let found: Arc<Inventory> = Arc::new(found);
                     self.state().found = found.clone();
+                    self.seen.notify_all();
                     if differs {
                         changed(found);
                     }
                 }
                 // Who has lost patience no longer hears.
                 News::Looked(number) => match self.state().asked.remove(&number) {
-                    Some(Asked::Look(answer)) => drop(answer.send(())),
+                    Some((_, Asked::Look(answer))) => drop(answer.send(())),
                     _ => return Err(io::Error::other("it answers what nobody has asked")),
                 },
                 News::Measured { number, at, cards, parts } => {
                     let measured = Measured { at, cards, parts: parts.into_iter().collect() };
                     match self.state().asked.remove(&number) {
-                        Some(Asked::Measure(answer)) => drop(answer.send(measured)),
+                        Some((_, Asked::Measure(answer))) => drop(answer.send(measured)),
                         _ => return Err(io::Error::other("it answers what nobody has asked")),
                     }
                 }
@@ -331,4 +377,61 @@ fn environment() -> Vec<(OsString, OsString)> {
     let libraries = std::env::var_os(LIBRARIES).map(|value| (LIBRARIES.into(), value));
     let says_nothing = !tracing::enabled!(tracing::Level::ERROR);
     libraries.into_iter().chain(says_nothing.then(|| ("TRAINYARD_LOG".into(), "off".into()))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(30);
+
+    /// The process is this script; what is told.
+    fn start(dir: &Path, script: &str) -> (Gpus, Receiver<Arc<Inventory>>) {
+        let program = dir.join("cards");
+        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (tell, told) = channel();
+        let settings = Settings { program, ..Settings::default() };
+        (Gpus::start(settings, move |seen| tell.send(seen).unwrap_or_default()).unwrap(), told)
+    }
+
+    fn why(told: &Receiver<Arc<Inventory>>) -> String {
+        match &told.recv_timeout(SOON).unwrap().driver {
+            Driver::Missing { reason } => reason.clone(),
+            Driver::Loaded { .. } => panic!("nothing was found"),
+        }
+    }
+
+    #[test]
+    fn why_nothing_can_be_found_is_told_where_what_looks_falls_or_speaks_of_something_else() {
+        for (script, told) in [
+            ("read -r begin; exit 3", "the process that looks at the cards has ended (exit status: 3)"),
+            ("read -r begin; kill -ABRT $$", "the process that looks at the cards has ended (signal: 6 (SIGABRT))"),
+            ("read -r begin; echo none of ours", "the cards cannot be looked at: expected"),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let (gpus, news) = start(dir.path(), script);
+            let why = why(&news);
+            assert!(why.starts_with(told), "{why}");
+            // Who waits for the first look does so beyond that, and then hears it.
+            let seen = gpus.first(Duration::from_millis(10));
+            assert!(matches!(&seen.driver, Driver::Missing { reason } if *reason == why), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn what_has_not_answered_for_long_is_ended_when_it_is_asked_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let (gpus, news) = start(dir.path(), "exec sleep 1000");
+        let ask = || gpus.look(Duration::ZERO);
+        ask();
+        ask();
+        let long_ago = Instant::now().checked_sub(HANGS).unwrap();
+        gpus.shared.state().asked.values_mut().for_each(|(since, _)| *since = long_ago);
+        ask();
+        assert_eq!(why(&news), "the process that looks at the cards has ended (signal: 9 (SIGKILL))");
+    }
 }

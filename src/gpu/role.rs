@@ -8,6 +8,8 @@ use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use nix::unistd::dup2_stdout;
+
 use super::process::{Begin, News, Order};
 use super::watch::Watch;
 
@@ -47,13 +49,15 @@ fn end_with_any_thread() {
     std::panic::set_hook(Box::new(end));
 }
 
-/// Standard output, without a buffer: what is told is told.
+/// Standard output as it was, without a buffer: what is told is told.
 #[derive(Clone)]
 struct Teller(Arc<Mutex<File>>);
 
 impl Teller {
+    /// Whatever else is written to standard output, as a library may, goes where errors go.
     fn of_standard_output() -> io::Result<Self> {
         let file = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        dup2_stdout(io::stderr())?;
         Ok(Self(Arc::new(Mutex::new(file))))
     }
 

@@ -283,11 +283,11 @@ fn on_bus(card: &Card) -> String {
     if card.facts.bus.is_empty() { String::new() } else { format!(" ({})", card.facts.bus) }
 }
 
-/// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
 fn strangers_among(processes: &[Process], are_known: impl Fn(&Process) -> bool) -> impl Iterator<Item = &Process> {
     processes.iter().filter(move |process| !process.is_ignored && !are_known(process))
 }
 
+/// What it runs is not told: whoever waits may see nothing of other users' processes but what they hold.
 fn used_by(process: &Process) -> String {
     let user = process.user.clone().or_else(|| process.uid.map(|uid| format!("user {uid}")));
     let user = user.map_or(String::new(), |user| format!(" of {user}"));

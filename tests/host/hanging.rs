@@ -92,6 +92,9 @@ fn a_disk_that_hangs_holds_up_neither_doctor_nor_readyz() {
     let given_up = |finding: &&doctor::Finding| finding.found.starts_with("not known: no answer for 1 s");
     assert_eq!(found.iter().filter(given_up).map(|finding| finding.check).collect::<Vec<_>>(), ["disk"], "{found:?}");
     assert_eq!((found.len(), found[1].level), (3, Level::Failed));
+    // This test is not the program that looks at cards, and ends when it is asked to.
+    assert_eq!(found[2].level, Level::Warning);
+    assert!(found[2].found.starts_with("nothing is known of the machine's cards: "), "{found:?}");
     assert!(found[1].advice.as_ref().unwrap().contains("dmesg"), "{found:?}");
     assert!(silent.questions.next().unwrap().unwrap().parse::<u32>().is_ok(), "it was asked, and waits");
     let began = Instant::now();

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
@@ -43,6 +44,41 @@ fn a_log_grows_under_its_reader() {
         }
     }
     instance.wait_end("grow", 1);
+}
+
+/// The directories below this one and itself, by the shell's own tool; those that go meanwhile are left out.
+fn directories(top: &Path) -> Vec<std::path::PathBuf> {
+    let found = Command::new("find").arg(top).args(["-type", "d", "-print0"]).output().unwrap().stdout;
+    let found = found.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+    found.map(|path| std::path::PathBuf::from(std::ffi::OsStr::from_bytes(path))).collect()
+}
+
+#[test]
+fn whoever_lists_with_attributes_finds_all_that_there_is() {
+    let test = "whoever_lists_with_attributes_finds_all_that_there_is";
+    let Some(instance) = Instance::start(test, "") else { return };
+    instance.drop_job("ended", "command = \"echo said; echo x > /output/y; echo z > /model/z\"");
+    assert_eq!(instance.wait_end("ended", 1)["state"], "succeeded");
+    fs::create_dir_all(instance.mount().join("datasets/d/draft")).unwrap();
+    fs::write(instance.mount().join("datasets/d/draft/f"), "text").unwrap();
+    instance.ok(&["dataset", "publish", "d", "v1"]);
+    let names = |dir: &Path, options: &str| {
+        let listed = Command::new("ls").arg(options).arg(dir).output().unwrap();
+        assert!(listed.status.success(), "{}", String::from_utf8_lossy(&listed.stderr));
+        String::from_utf8(listed.stdout).unwrap()
+    };
+    let all = directories(&instance.mount());
+    assert!(all.len() > 20, "{all:?}");
+    for dir in &all {
+        let plain = names(dir, "-1");
+        let with_attributes = names(dir, "-l");
+        // Below a line of its own, each name once; what a link leads to stands after it.
+        let told: Vec<&str> = with_attributes.lines().skip(1).collect();
+        assert_eq!(told.len(), plain.lines().count(), "{}: {plain}{with_attributes}", dir.display());
+    }
+    let log = instance.mount().join("jobs/ended/latest/attempts/1/main-0");
+    assert!(names(&log, "-l").contains(" log\n"));
+    instance.shutdown();
 }
 
 /// Whether there is something to read within so many milliseconds.

@@ -35,8 +35,11 @@ pub(crate) struct Pin {
 fn seen(dir: impl AsFd, name: &OsStr) -> Result<Statx> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let flags = RustixAtFlags::SYMLINK_NOFOLLOW | RustixAtFlags::NO_AUTOMOUNT | RustixAtFlags::EMPTY_PATH;
-    let seen = statx(dir, name, flags, wanted);
-    seen.map_err(|errno| Error::host("statx")(from_rustix(errno)))
+    statx(dir, name, flags, wanted).map_err(|errno| match from_rustix(errno) {
+        // Whoever lists goes on without it, or makes up what is not stored.
+        nix::errno::Errno::ENOENT => Error::NotFound,
+        errno => Error::host("statx")(errno),
+    })
 }
 
 fn from_rustix(errno: rustix::io::Errno) -> nix::errno::Errno {

@@ -1,5 +1,7 @@
 //! Places in `command` that another platform fills, or a shell that there is not.
 
+use std::collections::BTreeSet;
+
 use super::super::shell;
 use super::super::{Sample, Task, view};
 use super::Advice;
@@ -13,10 +15,10 @@ pub(super) fn places(spec: &JobSpec) -> Vec<Advice> {
     }
     let sample = Sample::of("job.toml", spec);
     let firsts = sample.tasks(spec).filter(|task| task.index == 0);
-    let mut found: Vec<Advice> =
-        firsts.filter_map(|task| Some(Advice::of_role(task.role, &["command"], unfilled(&task)?))).collect();
-    found.dedup_by(|one, before| one.text == before.text);
-    found
+    let told = firsts.filter_map(|task| Some((unfilled(&task)?, task.role)));
+    let mut known = BTreeSet::new();
+    let new = told.filter(|(text, _)| known.insert(text.clone()));
+    new.map(|(text, role)| Advice::of_role(role, &["command"], text)).collect()
 }
 
 fn words_of(command: &Command) -> Vec<String> {
@@ -34,22 +36,29 @@ fn unfilled(task: &Task<'_>) -> Option<String> {
         Command::Shell(_) | Command::Default => Some(0),
     };
     let platform = task.spec.contract.platform;
-    let of_openpai = words.iter().find_map(|word| between(word, "<%", "%>"));
+    let of_openpai = words.iter().find_map(|word| between(word, "<%", "%>", &["$"]));
     if let Some(place) = of_openpai {
         return Some(format!(
             "`command` has {place}, which OpenPAI fills and Trainyard only in `trainyard import`: write what it stands for, or \
              import the job's YAML"
         ));
     }
-    let of_azure = words.iter().find_map(|word| between(word, "${{", "}}")).filter(|_| platform != Platform::AzureMl);
+    let of_azure = words.iter().find_map(|word| between(word, "${{", "}}", OF_AZURE));
+    let of_azure = of_azure.filter(|_| platform != Platform::AzureMl);
     if let Some(place) = of_azure {
         return Some(format!("`command` has {place}, which is filled under contract = \"azureml\" alone"));
     }
     let variables = view(task).env;
     let is_set = |name: &str| variables.iter().any(|(variable, _)| variable == name);
+    let reads_by_itself = words.first().is_some_and(|program| READERS.contains(&shell::name(program)));
     let asked = |(number, word): (usize, &String)| {
-        // Under some shells `$'` begins a quote; what is single-quoted is a text for somebody else.
-        let is_meant = |asked: &Asked<'_>| is_set(asked.name) && (in_shell != Some(number) || asked.is_of_kubernetes());
+        let is_meant = |asked: &Asked<'_>| {
+            is_set(asked.name)
+                && match in_shell == Some(number) {
+                    true => asked.is_of_kubernetes() && !is_as_it_stands(asked.before),
+                    false => !reads_by_itself,
+                }
+        };
         Asked::all(word).into_iter().find(is_meant).map(|asked| (asked.whole.to_owned(), asked.name.to_owned(), number))
     };
     let (whole, name, number) = words.iter().enumerate().find_map(asked)?;
@@ -61,27 +70,46 @@ fn unfilled(task: &Task<'_>) -> Option<String> {
     })
 }
 
-/// The first such part of a text, as it stands there.
-fn between<'t>(text: &'t str, begin: &str, end: &str) -> Option<&'t str> {
-    let from = text.find(begin)?;
-    let rest = text.get(from..)?;
-    rest.get(..rest.find(end)? + end.len())
+/// What stands in a place of Azure's.
+const OF_AZURE: &[&str] = &["inputs.", "outputs.", "parameters.", "search_space."];
+/// Programs that replace such places themselves, or hand them to a shell.
+const READERS: [&str; 15] = [
+    "make", "gmake", "ninja", "envsubst", "awk", "gawk", "mawk", "sed", "perl", "ruby", "su", "runuser", "ssh", "fish",
+    "xargs",
+];
+
+/// In single quotes, in a comment or in a document that a shell gives as it is.
+fn is_as_it_stands(before: &str) -> bool {
+    matches!(shell::open_at_end(before), shell::Open::Single | shell::Open::Comment)
+}
+
+/// The first part of a text between these that begins with one of the words, as it stands there.
+fn between<'t>(text: &'t str, begin: &str, end: &str, words: &[&str]) -> Option<&'t str> {
+    let part = |(from, _): (usize, &str)| {
+        let rest = text.get(from..)?;
+        let inner = rest.get(begin.len()..)?.trim_start();
+        words.iter().any(|word| inner.starts_with(word)).then_some(())?;
+        rest.get(..rest.find(end)? + end.len())
+    };
+    text.match_indices(begin).find_map(part)
 }
 
 /// A place for a variable: `$NAME`, `${NAME}` of shells, `$(NAME)` of Kubernetes.
 struct Asked<'t> {
     whole: &'t str,
     name: &'t str,
+    /// What of the text stands before it.
+    before: &'t str,
 }
 
 impl<'t> Asked<'t> {
     fn all(text: &'t str) -> Vec<Self> {
         let is_escaped = |at: usize| text.get(..at).is_some_and(|before| before.ends_with(['\\', '$']));
         let places = text.match_indices('$').filter(|(at, _)| !is_escaped(*at));
-        places.filter_map(|(at, _)| Self::first(text.get(at..)?)).collect()
+        places.filter_map(|(at, _)| Self::first(text.get(..at)?, text.get(at..)?)).collect()
     }
 
-    fn first(text: &'t str) -> Option<Self> {
+    fn first(before: &'t str, text: &'t str) -> Option<Self> {
         let rest = text.strip_prefix('$')?;
         let is_of_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         let inner = rest.strip_prefix(['{', '(']).unwrap_or(rest);
@@ -93,7 +121,7 @@ impl<'t> Asked<'t> {
             _ => true,
         };
         let length = 1 + name.len() + if inner.len() < rest.len() { 2 } else { 0 };
-        (is_closed && !name.is_empty()).then_some(Self { whole: text.get(..length)?, name })
+        (is_closed && !name.is_empty()).then_some(Self { whole: text.get(..length)?, name, before })
     }
 
     fn is_of_kubernetes(&self) -> bool {
@@ -140,6 +168,13 @@ mod tests {
             r#"["awk", "{print $1, $NF, $OTHER}"]"#,
             r#"["x", "\\$MINE", "$$MINE", "100%", "a<%b", "${MINE", "$(MINE", "$", "$MINE_TOO"]"#,
             r#"["x"]"#,
+            r#""printf '<%s %d%%>' \"$MINE\" 3""#,
+            r#"["python3", "-c", "x = 1; print(f'${{x}}')"]"#,
+            r#""make CFLAGS='$(MINE) -O2' # $(MINE)""#,
+            "\"cat <<'E' > Makefile\\n$(MINE)\\nE\\nmake\"",
+            r#"["make", "CFLAGS=$(MINE)"]"#,
+            r#"["su", "-", "u", "-c", "echo $MINE"]"#,
+            r#"["bash", "+x", "-c", "echo $MINE"]"#,
         ] {
             assert_eq!(told(&format!("command = {command}\nenv.MINE = \"1\"")), Vec::<String>::new(), "{command}");
         }

@@ -134,7 +134,7 @@ impl DriverFinder {
     fn check_devices(&self, leases: &[GpuLease]) -> Result<(), EngineError> {
         let mut seen = self.gpus.last();
         if !leases.is_empty() && seen.at.is_none() {
-            seen = self.gpus.look(FIRST_LOOK);
+            seen = self.gpus.first(FIRST_LOOK);
         }
         leases.iter().try_for_each(|lease| has_device(&seen, lease)).map_err(EngineError)
     }
